@@ -5,8 +5,8 @@ import timeit
 from functools import partial
 
 from headwater.capture.contract import Begin, Change, Column, Commit, Table
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.settings import Secret
 
 TABLE = Table(

@@ -11,7 +11,7 @@ from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 
-from headwater.capture.contract import Change, Commit, Position
+from headwater.capture.contract import Change, Commit, SourcePosition
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sqlite import SqliteSource
 from headwater.settings import Secret
@@ -57,7 +57,7 @@ def _round(path: Path, has_triggers: bool, figures: dict[str, list[float]]) -> N
             figures[f"{name}, {'with' if has_triggers else 'without'} triggers, µs"].append(used_us)
         if has_triggers:
             started_s = time.process_time()
-            commit = next(e for e in source.changes(Position(place)) if isinstance(e, Commit))
+            commit = next(e for e in source.changes(SourcePosition(place)) if isinstance(e, Commit))
             rate = commit.changes / (time.process_time() - started_s)
             figures["changes read per CPU second"].append(rate)
         source.close()
@@ -74,7 +74,7 @@ def _latency(path: Path, figures: dict[str, list[float]]) -> None:
         writer = threading.Thread(target=_commit_single_rows, args=(path, committed_s))
         writer.start()
         seen_s: list[float] = []
-        for event in source.changes(Position(place)):
+        for event in source.changes(SourcePosition(place)):
             if isinstance(event, Change):
                 seen_s.append(time.perf_counter())
                 if len(seen_s) == COMMITS:

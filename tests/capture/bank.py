@@ -23,7 +23,7 @@ insert into accounts select n, {MONEY}, 'owner ' || n from generate_series(1, {A
 
 
 class Client:
-    """Does business until it is told to stop, and connects again whenever it must."""
+    """Does business until it is stopped, and connects again whenever it must."""
 
     def __init__(self, url: str, seed: int) -> None:
         self._url = url
@@ -162,17 +162,21 @@ def check(url: str, accounts: list[Seen], journal: list[Seen]) -> int:
         entries = {row[0]: (row[1], row[2]) for row in cursor.fetchall()}
     connection.close()
 
-    seen_entries = [each for each in journal if each.op != "t"]
-    assert {each.op for each in seen_entries} <= {"c", "r"}
+    seen_entries = [record for record in journal if record.op != "t"]
+    assert {record.op for record in seen_entries} <= {"c", "r"}
     for op, kind in (("c", "false"), ("r", "true")):
         same = [e for e in seen_entries if e.op == op and e.value["source"]["snapshot"] == kind]
-        ids = [each.key["id"] for each in same]
+        ids = [record.key["id"] for record in same]
         assert len(ids) == len(set(ids)), "an entry of the journal came twice"
-    once = [each for each in seen_entries if each.value["source"]["snapshot"] != "incremental"]
-    in_topic = {each.key["id"]: each.value["after"] for each in once}
+    once = [
+        record for record in seen_entries if record.value["source"]["snapshot"] != "incremental"
+    ]
+    in_topic = {record.key["id"]: record.value["after"] for record in once}
     assert {id_: (row["what"], row["txid"]) for id_, row in in_topic.items()} == entries
-    created = [each for each in once if each.op == "c"]
-    assert all(each.value["source"]["txId"] == each.value["after"]["txid"] for each in created)
+    created = [record for record in once if record.op == "c"]
+    assert all(
+        record.value["source"]["txId"] == record.value["after"]["txid"] for record in created
+    )
     _check_order(created)
 
     table: dict[int, dict[str, Any]] = {}
@@ -180,8 +184,8 @@ def check(url: str, accounts: list[Seen], journal: list[Seen]) -> int:
     seen: set[int] = set()
     copied = max(  # the sum counts from the end of the first copy on
         number
-        for number, each in enumerate(accounts)
-        if each.op == "r" and each.value["source"]["snapshot"] == "true"
+        for number, record in enumerate(accounts)
+        if record.op == "r" and record.value["source"]["snapshot"] == "true"
     )
     read = 0
     for transaction, records in _transactions(accounts):
@@ -195,8 +199,8 @@ def check(url: str, accounts: list[Seen], journal: list[Seen]) -> int:
             total = sum(row["balance"] for row in table.values())
             assert total == ACCOUNTS * MONEY, f"{total} after transaction {transaction}"
             count += 1
-    _check_order([each for each in accounts if each.op in ("c", "u", "d")])
-    # A new column's default is in the rows without a change of them: no log tells.
+    _check_order([record for record in accounts if record.op in ("c", "u", "d")])
+    # A new column's default is in the rows without a change of them: which is not logged.
     columns = ("id", "balance", "owner")
     assert {key: {name: row.get(name) for name in columns} for key, row in table.items()} == {
         key: {name: row.get(name) for name in columns} for key, row in expected.items()
@@ -244,6 +248,6 @@ def _check_order(records: list[Seen]) -> None:
     """In the order of commits: each change names the commit in front of its transaction, if the
     capture that read it had seen that one.
     """
-    before = [json.loads(each.value["source"]["sequence"])[0] for each in records]
-    commits = [int(each) for each in before if each is not None]
+    before = [json.loads(record.value["source"]["sequence"])[0] for record in records]
+    commits = [int(commit) for commit in before if commit is not None]
     assert commits == sorted(commits), "not in the order of commits"

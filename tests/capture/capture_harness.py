@@ -78,7 +78,7 @@ class Running:
     def wait_for_copies(self, *table_ids: str) -> None:
         def are_done() -> bool:
             copies = self.state.snapshots  # of this run; they are durable a little later
-            if not all(each in copies and copies[each].is_done for each in table_ids):
+            if not all(table_id in copies and copies[table_id].is_done for table_id in table_ids):
                 return False
             tables = self.stored().tables
             return all(
@@ -108,7 +108,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
             "group.id": "harness",
             "isolation.level": isolation,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told when a fetch comes back empty
+            "fetch.wait.max.ms": 10,  # the end is reported when a fetch comes back empty
             "auto.offset.reset": "earliest",
             "allow.auto.create.topics": False,
             "log_level": 0,
@@ -118,7 +118,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
         found = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if found.error is not None or not found.partitions:
             return []
-        consumer.assign([TopicPartition(topic, each, 0) for each in found.partitions])
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in found.partitions])
         records, ended = [], set()
         while len(ended) < len(found.partitions):
             message = consumer.poll(TIMEOUT_S)
@@ -137,7 +137,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
                     message.headers() or [],
                 )
             )
-        return sorted(records, key=lambda each: (each.partition, each.offset))
+        return sorted(records, key=lambda record: (record.partition, record.offset))
     finally:
         consumer.close()
 

@@ -2,7 +2,7 @@
 
     python capture_process.py NAME SOURCE BOOTSTRAP CHUNK_ROWS TABLE…
 
-It begins anew at once after whatever can be tried again, as `headwater capture run` does.
+It restarts at once after errors that can be retried, as `headwater capture run` does.
 """
 
 import logging

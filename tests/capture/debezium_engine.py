@@ -14,9 +14,9 @@ class Writer(BasePythonChangeHandler):
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
     def handleJsonBatch(self, records):  # noqa: N802
-        for each in records:
-            texts = [None if text is None else str(text) for text in (each.key(), each.value())]
-            self._file.write(json.dumps([str(each.destination()), *texts]) + "\n")
+        for record in records:
+            texts = [None if text is None else str(text) for text in (record.key(), record.value())]
+            self._file.write(json.dumps([str(record.destination()), *texts]) + "\n")
         self._file.flush()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from headwater.capture.contract import Begin, Commit, Position, Progress, Record
+from headwater.capture.contract import Begin, Commit, PositionAdvanced, Record, SourcePosition
 from headwater.capture.debezium.source import DebeziumSource
 from headwater.capture.settings import CaptureSettings
 from headwater.settings import Secret
@@ -36,9 +36,9 @@ class Store:
             "SELECT coalesce(max(source_transaction), 0) FROM records"
         ).fetchone()
 
-    def position(self) -> Position | None:
+    def position(self) -> SourcePosition | None:
         row = self.database.execute("SELECT place FROM position").fetchone()
-        return Position(json.loads(row[0])) if row else None
+        return SourcePosition(json.loads(row[0])) if row else None
 
     def count(self) -> int:
         return self.database.execute("SELECT coalesce(max(number), 0) FROM records").fetchone()[0]
@@ -48,7 +48,10 @@ class Store:
         self.database.execute("BEGIN")
         self.database.executemany(
             "INSERT INTO records (source_transaction, topic, key, value) VALUES (?, ?, ?, ?)",
-            [(self.last, each.topic, _text(each.key), _text(each.value)) for each in records],
+            [
+                (self.last, record.topic, _text(record.key), _text(record.value))
+                for record in records
+            ],
         )
         self.database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", [json.dumps(at)])
         self.database.execute("COMMIT")
@@ -78,7 +81,7 @@ def settings_of(options: Mapping[str, str], **given: object) -> CaptureSettings:
 
 
 def follow(store: Store, source: DebeziumSource) -> None:
-    after = Position(source.open(store.position(), {}))
+    after = SourcePosition(source.open(store.position(), {}))
     held: list[Record] = []
     at: object = None
     is_told = False
@@ -91,7 +94,7 @@ def follow(store: Store, source: DebeziumSource) -> None:
             case Commit():
                 store.write(held, at)
                 source.acknowledge(at)
-            case Progress():
+            case PositionAdvanced():
                 store.write([], event.at)
                 source.acknowledge(event.at)
             case None if not is_told:

@@ -12,7 +12,7 @@ from tiers import kills
 from wire import wait_until
 
 from bench.peers.process import BrokerProcess, free_port
-from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, Snapshot, decode
+from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, SnapshotState, decode
 from headwater.capture.signals import encode
 from headwater.client.compacted import read_committed_latest
 from headwater.errors import BrokerUnreachable
@@ -100,7 +100,7 @@ def kill_at_random(victims, count: int, rng: random.Random, between=lambda: None
         between()
 
 
-def copies(bootstrap: str) -> dict[str, Snapshot]:
+def copies(bootstrap: str) -> dict[str, SnapshotState]:
     with contextlib.suppress(BrokerUnreachable):
         records = read_committed_latest(bootstrap, ClientSettings(), TOPIC, patience_s=5)
         states = decode("shop", records).tables
@@ -110,7 +110,7 @@ def copies(bootstrap: str) -> dict[str, Snapshot]:
 
 def wait_for_copies(bootstrap: str, tables: int = 2) -> None:
     """The first copies are done: from then on the sum of balances is what it must be."""
-    wait_until(lambda: sum(each.is_done for each in copies(bootstrap).values()) == tables, READY_S)
+    wait_until(lambda: sum(copy.is_done for copy in copies(bootstrap).values()) == tables, READY_S)
 
 
 def ask_for_copies(bootstrap: str, table_id: str) -> None:

@@ -12,9 +12,9 @@ from headwater.capture.contract import (
     Column,
     Commit,
     Lag,
-    Position,
-    Progress,
+    PositionAdvanced,
     Source,
+    SourcePosition,
     Table,
 )
 
@@ -24,7 +24,7 @@ OUTBOX = Table(
     "public",
     "outbox",
     tuple(
-        Column(each, "text") for each in ("id", "aggregatetype", "aggregateid", "type", "payload")
+        Column(item, "text") for item in ("id", "aggregatetype", "aggregateid", "type", "payload")
     ),
     ("id",),
 )
@@ -37,9 +37,9 @@ class MemoryDatabase:
 
     def __init__(self, *tables: Table) -> None:
         self.tables: dict[str, Table] = {table.id: table for table in tables or (ACCOUNTS,)}
-        self.rows: dict[str, dict[Any, dict[str, Any]]] = {each: {} for each in self.tables}
+        self.rows: dict[str, dict[Any, dict[str, Any]]] = {table: {} for table in self.tables}
         self.log: list[list[Any]] = []  # one list of events per transaction
-        self.limbo: list[int] = []  # places
+        self.limbo: list[int] = []  # positions
         self.changed = threading.Condition()
         self.before_chunk = lambda: None  # called by who reads one
         self.acknowledged = 0
@@ -69,8 +69,8 @@ class MemoryDatabase:
 
     def end_limbo(self) -> None:
         with self.changed:
-            for place in self.limbo:
-                self._apply(self.log[place - 1])
+            for log_position in self.limbo:
+                self._apply(self.log[log_position - 1])
             self.limbo.clear()
 
     def _apply(self, events: list[Any]) -> None:
@@ -98,8 +98,8 @@ class _MemoryChunk(Chunk):
     def contains(self, transaction: Begin) -> bool:
         return transaction.at["n"] <= self._end and transaction.at["n"] not in self._limbo
 
-    def is_passed(self, place) -> bool:
-        return place["n"] >= self._end
+    def is_passed(self, log_position) -> bool:
+        return log_position["n"] >= self._end
 
     def bounds(self):
         return {"end": self._end, "limbo": sorted(self._limbo)}
@@ -115,14 +115,14 @@ class MemorySource(Source):
         return []
 
     def open(self, after, known):
-        place = after.at if after is not None else {"n": len(self._db.log)}
+        log_position = after.at if after is not None else {"n": len(self._db.log)}
         self._db.opened += 1
-        return place
+        return log_position
 
     def tables(self):
         return list(self._db.tables.values())
 
-    def changes(self, after: Position):
+    def changes(self, after: SourcePosition):
         number = after.at["n"] if after.changes is None else after.at["n"] - 1
         skip = after.changes or 0
         while True:
@@ -134,7 +134,7 @@ class MemorySource(Source):
                     raise failure
                 events = self._db.log[number] if number < len(self._db.log) else None
             if events is None:
-                yield Progress({"n": number})
+                yield PositionAdvanced({"n": number})
                 continue
             number += 1
             at = {"n": number}
@@ -147,8 +147,8 @@ class MemorySource(Source):
             skip = 0
             yield Commit(len(events))
 
-    def acknowledge(self, place):
-        self._db.acknowledged = place["n"]
+    def acknowledge(self, log_position):
+        self._db.acknowledged = log_position["n"]
 
     def read_chunk(self, table, after, limit_rows):
         self._db.before_chunk()

@@ -36,12 +36,12 @@ from headwater.capture.contract import (
     Chunk,
     Commit,
     Event,
-    Place,
-    Position,
-    Progress,
+    LogPosition,
+    PositionAdvanced,
     Row,
     SchemaChange,
     Source,
+    SourcePosition,
     Table,
     TableFailed,
 )
@@ -112,9 +112,9 @@ class Database(ABC):
     def leftovers(self) -> object:
         """Whatever `remove` has to bring back to what it was before `open`."""
 
-    def has_forgotten(self, source: Source, place: Place) -> bool | None:
-        """Whether the database no longer keeps its log up to `place` for us. None: it never does
-        keep it for anyone.
+    def has_forgotten(self, source: Source, log_position: LogPosition) -> bool | None:
+        """Whether the database no longer keeps its log up to `log_position` for us. None: it never
+        does keep it for anyone.
         """
         return None
 
@@ -138,18 +138,18 @@ class Reader:
     """Reads a source's stream and checks its grammar: Begin, changes, Commit, in their order."""
 
     source: Source
-    after: Position
-    place: Place = field(init=False)
+    after: SourcePosition
+    position: LogPosition = field(init=False)
     schema_changes: list[SchemaChange] = field(default_factory=list)
     failed: list[TableFailed] = field(default_factory=list)
     _events: Iterator[Event] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.place = self.after.at
+        self.position = self.after.at
         self._events = self.source.changes(self.after)
 
-    def next(self, timeout_s: float = TIMEOUT_S) -> Transaction | Progress | None:
-        """The next whole transaction, or Progress, or None if nothing happens for now."""
+    def next(self, timeout_s: float = TIMEOUT_S) -> Transaction | PositionAdvanced | None:
+        """The next whole transaction, or PositionAdvanced, or None if nothing happens for now."""
         deadline_s = time.monotonic() + timeout_s
         begin: Begin | None = None
         changes: list[Change] = []
@@ -163,13 +163,15 @@ class Reader:
                     changes.append(event)
                 case Commit():
                     assert begin is not None, "nothing has begun"
-                    self.place = begin.at
+                    self.position = begin.at
                     first = changes[0].ordinal if changes else event.changes
-                    assert [each.ordinal for each in changes] == list(range(first, event.changes))
+                    assert [change.ordinal for change in changes] == list(
+                        range(first, event.changes)
+                    )
                     return Transaction(begin, changes, event)
-                case Progress():
-                    assert begin is None, "Progress inside of a transaction"
-                    self.place = event.at
+                case PositionAdvanced():
+                    assert begin is None, "PositionAdvanced inside of a transaction"
+                    self.position = event.at
                     return event
                 case SchemaChange():
                     self.schema_changes.append(event)
@@ -193,8 +195,10 @@ class Reader:
 
     def changes(self, number: int) -> list[Transaction]:
         """Transactions until so many changes were in them."""
-        found = self.until(lambda found: sum(len(each.changes) for each in found) >= number)
-        assert sum(len(each.changes) for each in found) == number
+        found = self.until(
+            lambda found: sum(len(transaction.changes) for transaction in found) >= number
+        )
+        assert sum(len(transaction.changes) for transaction in found) == number
         return found
 
     def close(self) -> None:
@@ -258,10 +262,10 @@ class Topic:
             self.rows[after["id"]] = after
             yield after["id"]
 
-    def publish(self, place: Place) -> Chunk | None:
-        """The chunk that was published because the stream has come to `place`."""
+    def publish(self, log_position: LogPosition) -> Chunk | None:
+        """The chunk that was published because the stream has come to `log_position`."""
         chunk = self.chunk
-        if chunk is None or not chunk.is_passed(place):
+        if chunk is None or not chunk.is_passed(log_position):
             return None
         for row in map(self.database.plain, chunk.rows):
             if row["id"] not in self.newer:
@@ -283,11 +287,11 @@ class SourceContract:
     """Subclass it with a fixture `database`, see above."""
 
     @pytest.fixture
-    def opened(self, database: Database) -> Iterator[tuple[Source, Place]]:
+    def opened(self, database: Database) -> Iterator[tuple[Source, LogPosition]]:
         database.create_table("t")
         source = database.source()
-        place = source.open(None, {})
-        yield source, place
+        log_position = source.open(None, {})
+        yield source, log_position
         source.close()
 
     def test_a_good_database_has_nothing_wrong(self, database):
@@ -304,7 +308,7 @@ class SourceContract:
             assert [column.name for column in table.columns] == ["id", "name", "amount"]
 
     def test_changes_come_in_commit_order_with_what_they_did(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         with database.session() as session:
             session.insert("t", _row(1))
         with database.session() as session:
@@ -313,7 +317,7 @@ class SourceContract:
             session.update("t", 1, amount=5)
         with database.session() as session:
             session.delete("t", 2)
-        transactions = Reader(source, Position(place)).changes(4)
+        transactions = Reader(source, SourcePosition(log_position)).changes(4)
         changes = flat(transactions)
         assert [change.op for change in changes] == ["c", "c", "u", "d"]
         assert {change.table.id for change in changes} == {database.table_id("t")}
@@ -323,21 +327,21 @@ class SourceContract:
         assert changes[0].before is None
         assert database.plain(changes[3].before)["id"] == 2
         if database.has_boundaries:
-            assert [len(each.changes) for each in transactions] == [1, 1, 1, 1]
-        begins = [each.begin for each in transactions]
+            assert [len(transaction.changes) for transaction in transactions] == [1, 1, 1, 1]
+        begins = [transaction.begin for transaction in transactions]
         assert len({begin.id for begin in begins}) == len(begins)
         assert all(abs(begin.ts_ms / 1000 - time.time()) < 3600 for begin in begins)
 
     def test_a_transaction_is_whole_and_its_changes_are_numbered(self, database, opened):
         if not database.has_transactions:
             pytest.skip("this database has no transactions")
-        source, place = opened
+        source, log_position = opened
         with database.session() as session:
             for key in range(5):
                 session.insert("t", _row(key))
             session.update("t", 3, amount=7)
             session.delete("t", 4)
-        [transaction] = Reader(source, Position(place)).changes(7)
+        [transaction] = Reader(source, SourcePosition(log_position)).changes(7)
         assert [change.op for change in transaction.changes] == ["c"] * 5 + ["u", "d"]
         assert [change.ordinal for change in transaction.changes] == list(range(7))
         assert transaction.commit.changes == 7
@@ -345,7 +349,7 @@ class SourceContract:
     def test_what_was_rolled_back_is_not_sent(self, database, opened):
         if not database.has_transactions:
             pytest.skip("this database has no transactions")
-        source, place = opened
+        source, log_position = opened
 
         def fail() -> None:
             with database.session() as session:
@@ -356,17 +360,17 @@ class SourceContract:
             fail()
         with database.session() as session:
             session.insert("t", _row(2))
-        [change] = flat(Reader(source, Position(place)).changes(1))
+        [change] = flat(Reader(source, SourcePosition(log_position)).changes(1))
         assert database.plain(change.after) == _row(2)
 
-    def test_a_change_of_the_key_tells_the_old_one(self, database, opened):
+    def test_a_change_of_the_key_reports_the_old_one(self, database, opened):
         if not database.has_key_change:
             pytest.skip("keys do not change in this database")
-        source, place = opened
+        source, log_position = opened
         with database.session() as session:
             session.insert("t", _row(1))
             session.change_key("t", 1, 9)
-        _, change = flat(Reader(source, Position(place)).changes(2))
+        _, change = flat(Reader(source, SourcePosition(log_position)).changes(2))
         assert change.op == "u"
         assert database.plain(change.before)["id"] == 1
         assert database.plain(change.after)["id"] == 9
@@ -374,21 +378,21 @@ class SourceContract:
     def test_a_truncated_table(self, database, opened):
         if not database.has_truncate:
             pytest.skip("this database does not log truncates")
-        source, place = opened
+        source, log_position = opened
         with database.session() as session:
             session.insert("t", _row(1))
         with database.session() as session:
             session.truncate("t")
-        changes = flat(Reader(source, Position(place)).changes(2))
+        changes = flat(Reader(source, SourcePosition(log_position)).changes(2))
         assert [change.op for change in changes] == ["c", "t"]
         assert changes[1].before is changes[1].after is None
 
     def test_a_large_transaction(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         with database.session() as session:
             for key in range(3000):
                 session.insert("t", _row(key))
-        transactions = Reader(source, Position(place)).changes(3000)
+        transactions = Reader(source, SourcePosition(log_position)).changes(3000)
         changes = flat(transactions)
         assert [database.plain(change.after)["id"] for change in changes] == list(range(3000))
         if database.has_transactions:
@@ -397,27 +401,27 @@ class SourceContract:
     # ------------------------------------------------------------------------- resuming
 
     def test_reading_goes_on_behind_every_position(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         for first in (0, 10, 20):
             with database.session() as session:
                 session.insert("t", _row(first))
                 session.insert("t", _row(first + 1))
                 session.update("t", first, amount=first + 1)
-        reader = Reader(source, Position(place))
+        reader = Reader(source, SourcePosition(log_position))
         transactions = reader.changes(9)
         reader.close()
         for number, transaction in enumerate(transactions):
             rest = transactions[number + 1 :]
             if rest:
-                _expect_after(database, Position(transaction.begin.at), [], rest)
+                _expect_after(database, SourcePosition(transaction.begin.at), [], rest)
             for sent in range(len(transaction.changes) + 1):
-                position = Position(transaction.begin.at, sent)
+                position = SourcePosition(transaction.begin.at, sent)
                 _expect_after(database, position, transaction.changes[sent:], rest)
 
     def test_reading_goes_on_behind_any_position(self, database, opened):
         """The same with random transactions, one after the other in one database."""
-        source, place = opened
-        Reader(source, Position(place)).close()
+        source, log_position = opened
+        Reader(source, SourcePosition(log_position)).close()
         keys = count()
 
         @settings(
@@ -433,29 +437,29 @@ class SourceContract:
             st.integers(0, 10**9),
         )
         def check(sizes: list[int], at: int, sent: int) -> None:
-            nonlocal place
+            nonlocal log_position
             for size in sizes:
                 with database.session() as session:
                     for _ in range(size):
                         session.insert("t", _row(next(keys)))
             again = database.source()
-            assert again.open(Position(place), {}) == place
-            reader = Reader(again, Position(place))
+            assert again.open(SourcePosition(log_position), {}) == log_position
+            reader = Reader(again, SourcePosition(log_position))
             transactions = reader.changes(sum(sizes))
             reader.close()
             at %= len(transactions)
             sent %= len(transactions[at].changes) + 1
-            position = Position(transactions[at].begin.at, sent)
+            position = SourcePosition(transactions[at].begin.at, sent)
             rest = transactions[at].changes[sent:]
             _expect_after(database, position, rest, transactions[at + 1 :])
-            place = transactions[-1].begin.at
+            log_position = transactions[-1].begin.at
 
         check()
 
     def test_nothing_is_lost_or_repeated_over_crashes(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         source.close()
-        position = Position(place)
+        position = SourcePosition(log_position)
         seen: list[int] = []
         keys = count()
         rng = random.Random(5)
@@ -479,13 +483,13 @@ class SourceContract:
                     case Change():
                         assert begin is not None
                         seen.append(database.plain(event.after)["id"])
-                        position = Position(begin.at, event.ordinal + 1)
+                        position = SourcePosition(begin.at, event.ordinal + 1)
                     case Commit():
                         assert begin is not None
-                        position = Position(begin.at)
+                        position = SourcePosition(begin.at)
                         source.acknowledge(begin.at)
-                    case Progress():
-                        position = Position(event.at)
+                    case PositionAdvanced():
+                        position = SourcePosition(event.at)
             events.close()  # type: ignore[attr-defined]
             source.close()
         source = database.source()
@@ -497,67 +501,67 @@ class SourceContract:
         assert seen == list(range(written))
 
     def test_opening_twice_does_no_harm(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         with database.session() as session:
             session.insert("t", _row(1))
         source.close()
         again = database.source()
-        assert again.open(Position(place), {}) == place
+        assert again.open(SourcePosition(log_position), {}) == log_position
         again.close()
-        assert again.open(Position(place), {}) == place
-        [change] = flat(Reader(again, Position(place)).changes(1))
+        assert again.open(SourcePosition(log_position), {}) == log_position
+        [change] = flat(Reader(again, SourcePosition(log_position)).changes(1))
         assert database.plain(change.after) == _row(1)
         again.close()
 
     # ----------------------------------------------------------- idle, acknowledged, removed
 
     def test_an_idle_source_gives_sign_of_life(self, database, opened):
-        source, place = opened
-        events = source.changes(Position(place))
+        source, log_position = opened
+        events = source.changes(SourcePosition(log_position))
         next(events)
         started_s = time.monotonic()
         for _ in range(5):
-            assert isinstance(next(events), Progress | None)
+            assert isinstance(next(events), PositionAdvanced | None)
         assert time.monotonic() - started_s < 5
 
-    def test_an_awaited_source_tells_its_place_at_once(self, database, opened):
-        source, place = opened
+    def test_an_awaited_source_reports_its_position_at_once(self, database, opened):
+        source, log_position = opened
         with database.session() as session:
             session.insert("t", _row(1))
-        reader = Reader(source, Position(place))
+        reader = Reader(source, SourcePosition(log_position))
         reader.changes(1)
-        table = next(each for each in source.tables() if each.id == database.table_id("t"))
+        table = next(table for table in source.tables() if table.id == database.table_id("t"))
         source.is_awaited = True
         chunk = source.read_chunk(table, None, 100)
         deadline_s = time.monotonic() + 2
-        while not chunk.is_passed(reader.place):
+        while not chunk.is_passed(reader.position):
             assert time.monotonic() < deadline_s, "the chunk is not passed"
             reader.next()
 
-    def test_changes_of_other_tables_move_the_place(self, database):
+    def test_changes_of_other_tables_move_the_position(self, database):
         if not database.logs_other_tables:
             pytest.skip("other tables leave nothing in the log")
         database.create_table("t")
         database.create_table("other")
         source = database.source(exclude=(database.table_id("other"),))
-        place = source.open(None, {})
-        reader = Reader(source, Position(place))
+        log_position = source.open(None, {})
+        reader = Reader(source, SourcePosition(log_position))
         with database.session() as session:
             session.insert("other", _row(1))
         deadline_s = time.monotonic() + TIMEOUT_S
-        while reader.place == place:
+        while reader.position == log_position:
             event = reader.next()
             assert not isinstance(event, Transaction) or not event.changes
-            assert time.monotonic() < deadline_s, "the place does not move"
+            assert time.monotonic() < deadline_s, "the log_position does not move"
         reader.close()
 
     def test_what_is_acknowledged_may_be_forgotten(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         for first in range(0, 300, 100):
             with database.session() as session:
                 for key in range(first, first + 100):
                     session.insert("t", _row(key))
-        reader = Reader(source, Position(place))
+        reader = Reader(source, SourcePosition(log_position))
         end = reader.changes(300)[-1].begin.at
         source.acknowledge(end)
         deadline_s = time.monotonic() + TIMEOUT_S
@@ -570,8 +574,8 @@ class SourceContract:
             session.insert("t", _row(1000))
         reader.close()
         again = database.source()
-        assert again.open(Position(end), {}) == end
-        [change] = flat(Reader(again, Position(end)).changes(1))
+        assert again.open(SourcePosition(end), {}) == end
+        [change] = flat(Reader(again, SourcePosition(end)).changes(1))
         assert database.plain(change.after) == _row(1000)
         again.close()
 
@@ -579,10 +583,10 @@ class SourceContract:
         database.create_table("t")
         before = database.leftovers()
         source = database.source()
-        place = source.open(None, {})
+        log_position = source.open(None, {})
         with database.session() as session:
             session.insert("t", _row(1))
-        Reader(source, Position(place)).changes(1)
+        Reader(source, SourcePosition(log_position)).changes(1)
         source.close()
         database.source().remove()
         assert database.leftovers() == before
@@ -592,12 +596,12 @@ class SourceContract:
     # -------------------------------------------------------------------------- snapshots
 
     def test_chunks_have_every_row_once_in_the_order_of_the_key(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         keys = random.Random(1).sample(range(-50, 1000), 57)
         with database.session() as session:
             for key in keys:
                 session.insert("t", _row(key))
-        end = Reader(source, Position(place)).changes(57)[-1]
+        end = Reader(source, SourcePosition(log_position)).changes(57)[-1]
         table = _table(source, database, "t")
         found: list[int] = []
         after, chunks = None, 0
@@ -627,15 +631,15 @@ class SourceContract:
         estimate = source.estimate_rows(_table(source, database, "t"))
         assert estimate is None or estimate >= 0
 
-    def test_a_chunk_tells_exactly_what_it_contains(self, database, opened):
-        source, place = opened
+    def test_a_chunk_reports_exactly_what_it_contains(self, database, opened):
+        source, log_position = opened
         table = _table(source, database, "t")
         chunks = []
         for key in range(4):
             chunks.append(source.read_chunk(table, None, 100))
             with database.session() as session:
                 session.insert("t", _row(key))
-        transactions = Reader(source, Position(place)).changes(4)
+        transactions = Reader(source, SourcePosition(log_position)).changes(4)
         assert len(transactions) == 4  # a chunk's read is a boundary, for every source
         for chunk_number, chunk in enumerate(chunks):
             assert [row["id"] for row in map(database.plain, chunk.rows)] == list(
@@ -650,12 +654,14 @@ class SourceContract:
             if chunk.bounds() is None:
                 continue
             again = source.bounded(table, json.loads(json.dumps(chunk.bounds())))
-            for begin in (each.begin for each in transactions):  # as another run will have it
+            for begin in (
+                transaction.begin for transaction in transactions
+            ):  # as another run will have it
                 assert again.contains(begin) is chunk.contains(begin)
                 assert again.is_passed(begin.at) is chunk.is_passed(begin.at)
 
     def test_snapshot_and_stream_give_the_table_while_writers_write(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         amounts = count(1)
         with database.session() as session:
             for key in range(60):
@@ -668,7 +674,7 @@ class SourceContract:
         for writer in writers:
             writer.start()
         try:
-            reader = Reader(source, Position(place))
+            reader = Reader(source, SourcePosition(log_position))
             topic = Topic(database, database.table_id("t"))
             table = _table(source, database, "t")
             for _ in range(2):  # the second time while the topic has it all
@@ -704,14 +710,14 @@ class SourceContract:
             pytest.skip("every table here has a key")
         database.create_table("keyless", has_key=False)
         source = database.source()
-        place = source.open(None, {})
+        log_position = source.open(None, {})
         table = _table(source, database, "keyless")
         assert table.key == ()
         with database.session() as session:
             session.insert("keyless", _row(1))
             session.insert("keyless", _row(1))
             session.insert("keyless", _row(2))
-        changes = flat(Reader(source, Position(place)).changes(3))
+        changes = flat(Reader(source, SourcePosition(log_position)).changes(3))
         assert [database.plain(change.after)["id"] for change in changes] == [1, 1, 2]
         chunk = source.read_chunk(table, None, 1)
         assert chunk.after is None
@@ -719,12 +725,12 @@ class SourceContract:
         source.close()
 
     def test_values_are_the_same_in_snapshot_and_stream(self, database, opened):
-        source, place = opened
+        source, log_position = opened
         try:
             database.write_values("v")
         except NotImplementedError:
             pytest.skip("the adapter has no table of values")
-        reader = Reader(source, Position(place))
+        reader = Reader(source, SourcePosition(log_position))
         deadline_s = time.monotonic() + TIMEOUT_S
         # Where new tables are noticed later, their rows come with the snapshot only.
         while not any(table.id == database.table_id("v") for table in source.tables()):
@@ -752,13 +758,13 @@ class SourceContract:
     def test_a_new_column_is_followed(self, database, opened):
         if not database.has_columns:
             pytest.skip("there are no columns")
-        source, place = opened
+        source, log_position = opened
         with database.session() as session:
             session.insert("t", _row(1))
         database.add_column("t", "extra")
         with database.session() as session:
             session.insert("t", _row(2) | {"extra": 42})
-        reader = Reader(source, Position(place))
+        reader = Reader(source, SourcePosition(log_position))
         wanted = _row(2) | {"extra": 42}
         transactions = reader.until(
             lambda found: any(
@@ -774,8 +780,8 @@ class SourceContract:
         ]  # fmt: skip
 
     def test_a_new_table_is_followed(self, database, opened):
-        source, place = opened
-        reader = Reader(source, Position(place))
+        source, log_position = opened
+        reader = Reader(source, SourcePosition(log_position))
         database.create_table("later")
         keys = count()
         later = database.table_id("later")
@@ -796,7 +802,7 @@ class SourceContract:
 
 
 def _expect_after(
-    database: Database, position: Position, rest: list[Change], others: list[Transaction]
+    database: Database, position: SourcePosition, rest: list[Change], others: list[Transaction]
 ) -> None:
     """That a source opened at `position` sends the rest of its transaction, with the same ordinals,
     and then the others.
@@ -807,14 +813,16 @@ def _expect_after(
     wanted = rest + flat(others)
     transactions = reader.until(lambda found: len(flat(found)) >= len(wanted))
     reader.close()
-    assert [_told(change) for change in flat(transactions)] == [_told(change) for change in wanted]
+    assert [_comparable(change) for change in flat(transactions)] == [
+        _comparable(change) for change in wanted
+    ]
     if rest:
         first = transactions[0]
         assert first.begin.at == position.at
-        assert [change.ordinal for change in first.changes] == [each.ordinal for each in rest]
+        assert [change.ordinal for change in first.changes] == [change.ordinal for change in rest]
 
 
-def _told(change: Change) -> tuple[object, ...]:
+def _comparable(change: Change) -> tuple[object, ...]:
     return change.op, change.table.id, change.before, change.after
 
 
@@ -872,7 +880,7 @@ def _take_snapshot(source: Source, reader: Reader, topic: Topic, table: Table) -
         for _ in range(number % 2 * 3):
             stream()
         source.is_awaited = True
-        while (chunk := topic.publish(reader.place)) is None:
+        while (chunk := topic.publish(reader.position)) is None:
             stream()
         source.is_awaited = False
         stream()

@@ -85,7 +85,7 @@ def finished(url: str, bootstrap: str, topic: str = "shop.public.journal") -> in
     deadline_s = time.monotonic() + READY_S
     while True:
         with contextlib.suppress(AssertionError):
-            if any(each.key == {"id": last} for each in read(bootstrap, topic)):
+            if any(record.key == {"id": last} for record in read(bootstrap, topic)):
                 return last
         assert time.monotonic() < deadline_s, "the last transaction is not in the topic"
         threading.Event().wait(0.2)
@@ -107,7 +107,7 @@ def prove(broker, directory: Path, kills: int, broker_weight: int) -> None:
 
                 victims = [(6, capture), (broker_weight, broker), (1, Database(server))]
                 kill_at_random(victims, kills, rng, between)
-                wait_until(lambda: sum(each.committed for each in clients) > kills)
+                wait_until(lambda: sum(client.committed for client in clients) > kills)
             finished(url, broker.bootstrap)
             accounts = read(broker.bootstrap, "shop.public.accounts")
             journal = read(broker.bootstrap, "shop.public.journal")
@@ -168,7 +168,7 @@ def test_kills_during_the_first_copy(tmp_path):
             changer.start()
             capture.start()
             for number in range(kills):
-                rows_then = sum(each.rows for each in copies(broker.bootstrap).values())
+                rows_then = sum(copy.rows for copy in copies(broker.bootstrap).values())
                 wait_until(
                     lambda: sum(e.rows for e in copies(broker.bootstrap).values()) > rows_then  # noqa: B023
                 )

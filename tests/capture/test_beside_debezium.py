@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.peers.provision import missing_tools
-from headwater.capture.contract import Begin, Change, Commit, Message, Position
+from headwater.capture.contract import Begin, Change, Commit, Message, SourcePosition
 from headwater.capture.postgres.source import PostgresSource
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.settings import Secret
 
 pytestmark = [
@@ -95,9 +95,9 @@ def read_until(path, text, process):
     return [(topic, key, value) for topic, key, value in map(json.loads, lines)]
 
 
-def shaped(source, settings, place):
+def shaped(source, settings, log_position):
     shaper = Shaper(settings, source.connector, source.database)
-    for event in source.changes(Position(place)):
+    for event in source.changes(SourcePosition(log_position)):
         records = []
         if isinstance(event, Begin):
             shaper.begin(event)
@@ -126,9 +126,9 @@ def comparable(record):
         if payload["data_collections"]:
             # Debezium writes the address of a Java object for messages.
             payload["data_collections"] = [
-                each
-                for each in payload["data_collections"]
-                if "message" not in each["data_collection"].lower()
+                collection
+                for collection in payload["data_collections"]
+                if "message" not in collection["data_collection"].lower()
             ]
     elif payload:
         payload = value["payload"] = {
@@ -154,16 +154,16 @@ def test_records_are_those_of_debezium(postgres, tmp_path):
     source = PostgresSource(settings)
     path = tmp_path / "debezium"
     try:
-        place = source.open(None, {})
+        log_position = source.open(None, {})
         with debezium(postgres, path, {"decimal.handling.mode": "string"}) as process:
             read_until(path, "found", process)  # its slot is there: nothing is missed from here on
             for statement in CHANGES:
                 postgres.run(statement)
             expected = read_until(path, "the end", process)
-        records = list(shaped(source, settings, place))
+        records = list(shaped(source, settings, log_position))
     finally:
         source.close()
-    expected = [comparable(each) for each in expected if '"op":"r"' not in (each[2] or "")]
+    expected = [comparable(record) for record in expected if '"op":"r"' not in (record[2] or "")]
     records = list(map(comparable, records))
     assert len(records) > 30
     for ours, theirs in zip(records, expected, strict=False):  # they have the last END, perhaps

@@ -1,4 +1,4 @@
-"""What a running capture tells to Prometheus and to whoever asks whether it is ready."""
+"""Metrics of a running capture, and its readiness."""
 
 import contextlib
 import http.client
@@ -77,7 +77,7 @@ def test_everything_is_counted(state, endpoint):
     assert found["headwater_capture_errors_total", "TableFailed", "shop"] == 1
 
 
-def test_what_is_not_known_is_not_told(state):
+def test_what_is_not_measured_is_not_exposed(state):
     found = samples(exposition(state))
     assert found["headwater_capture_changes_total", "shop"] == 0
     assert not any("lag" in name or "source_timestamp" in name for name, *_ in found)
@@ -105,7 +105,7 @@ def test_ready_once_it_follows_and_not_after_an_error(state, endpoint):
     assert found["headwater_capture_restarts_total", "shop"] == 1
 
 
-def test_a_new_snapshot_mends_a_failed_table(state):
+def test_a_new_snapshot_repairs_a_failed_table(state):
     busy(state)
     state.snapshot("public.odd", 0, 10, is_done=False)
     assert state.failed_tables == {}
@@ -143,7 +143,7 @@ def is_ended(connection):
         return True
 
 
-def test_clients_that_send_no_request_keep_nobody_out(state, endpoint, monkeypatch):
+def test_clients_that_send_no_request_block_no_others(state, endpoint, monkeypatch):
     """Nor do those that do not read: connections are bounded, and the oldest gives way."""
     monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 600)  # it is not what ends them
     state.lag(Lag())

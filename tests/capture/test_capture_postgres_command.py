@@ -34,9 +34,11 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     )
 
     checks = [
-        each for each in cli.json("doctor", code=None)["checks"] if each["check"] == "capture shop"
+        check
+        for check in cli.json("doctor", code=None)["checks"]
+        if check["check"] == "capture shop"
     ]
-    assert [each["level"] for each in checks] == ["warning", "ok"]
+    assert [check["level"] for check in checks] == ["warning", "ok"]
     assert 'ALTER TABLE "public"."plain" REPLICA IDENTITY FULL' in checks[0]["hint"]
 
     process = cli.start("capture", "run", "shop", "--json")
@@ -45,7 +47,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
 
     def tables():
         (shop,) = cli.json("capture", "status", "shop", code=None)
-        return {each["table"]: each for each in shop["tables"]}
+        return {table["table"]: table for table in shop["tables"]}
 
     def is_copied():
         snapshot = tables().get("public.orders", {}).get("snapshot")
@@ -68,7 +70,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     told = process.stderr.read().decode().splitlines()[-2:]
     # By its broker, if it had just begun a transaction, else by the position.
     known = ("has taken over capture", "another process writes as")
-    assert any(each in line for line in told for each in known), told
+    assert any(phrase in line for line in told for phrase in known), told
     postgres.run("INSERT INTO plain VALUES (3)")
     wait_until(
         lambda: b'"x":3' in cli.result("consume", "shop.public.plain", "-o", "start", "-e").stdout
@@ -77,7 +79,9 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     assert cli.json("capture", "status", "shop", code=3)[0]["state"] == "stopped"  # at once
 
     checks = [
-        each for each in cli.json("doctor", code=None)["checks"] if each["check"] == "capture shop"
+        check
+        for check in cli.json("doctor", code=None)["checks"]
+        if check["check"] == "capture shop"
     ]
     assert "goes back to its position" in checks[-1]["found"]
     _is_warned_of_the_log_that_is_kept(cli, postgres)
@@ -89,7 +93,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
 
 
 def _is_warned_of_the_log_that_is_kept(cli, postgres):
-    """The capture does not run, but the log that PostgreSQL keeps for it grows."""
+    """The capture does not run, but the log that PostgreSQL retains for it grows."""
     stopped = cli.json("capture", "status", "shop", code=3)[0]["retained_bytes"]
     assert "warning:" not in cli("capture", "status", "shop", code=3)
     segment_bytes = 16 << 20
@@ -104,14 +108,14 @@ def _is_warned_of_the_log_that_is_kept(cli, postgres):
         assert status["retained_bytes"] >= stopped + 4 * segment_bytes
         assert status["retained_left_bytes"] <= 2 * segment_bytes
         assert "warning: the database keeps" in shown
-        found = [each["found"] for each in cli.json("doctor", code=None)["checks"]]
-        assert any("MiB of log for the capture" in each for each in found), found
+        found = [check["found"] for check in cli.json("doctor", code=None)["checks"]]
+        assert any("MiB of log for the capture" in finding for finding in found), found
     finally:
         postgres.run("ALTER SYSTEM RESET max_slot_wal_keep_size")
         postgres.run("SELECT pg_reload_conf()")
 
 
-def test_a_rule_that_hides_nothing_is_refused_before_the_database_keeps_its_log(
+def test_a_rule_that_hides_nothing_is_refused_before_the_database_retains_its_log(
     cli, postgres, tmp_path
 ):
     postgres.run("CREATE TABLE users (id int PRIMARY KEY, phone text)")

@@ -65,7 +65,7 @@ source = "sqlite:///till.db"
     assert shop.rows == {"shop.orders": "status != 'draft'"}
     assert shop.options == {"server_id": "77"}
     assert list(loaded.captures) == ["shop", "till-2"]
-    sources = {each.name: each.source for each in loaded.settings}
+    sources = {capture.name: capture.source for capture in loaded.settings}
     assert sources["capture.shop.snapshot"] == "headwater.toml:5"
     assert sources["capture.shop.rows.shop.orders"] == "headwater.toml:17"
     assert sources["capture.till-2.tables"] == "default"
@@ -90,7 +90,7 @@ def test_the_environment_wins_and_can_name_a_capture_by_itself(tmp_path):
     assert "hush" not in repr(loaded)
 
 
-def test_all_mistakes_are_told_at_once_each_with_its_line(tmp_path):
+def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path):
     text = """\
 [capture.shop]
 sorce = "postgresql://localhost/shop"
@@ -165,7 +165,7 @@ chunk_rows = 0
     assert read(tmp_path, text, environ).captures == {}
 
 
-def test_a_rule_for_a_column_that_nobody_knows(tmp_path):
+def test_a_rule_for_an_unknown_column(tmp_path):
     text = '[capture.a]\nsource = "sqlite:///x"\n[capture.a.columns]\n"a.b.c" = "hide"\n'
     assert mistakes(tmp_path, text) == [
         (
@@ -250,7 +250,7 @@ def test_reading_the_configuration_needs_nothing_from_outside(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
-def test_an_option_that_nobody_knows_is_refused(scheme):
+def test_an_unknown_option_is_refused(scheme):
     source = Secret(f"{scheme}://u@127.0.0.1/shop")
     option = "publicatoin" if scheme == "postgresql" else "serverid"
     with pytest.raises(ConfigError, match=f"no option {option}") as raised:
@@ -259,7 +259,7 @@ def test_an_option_that_nobody_knows_is_refused(scheme):
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
-def test_a_password_that_is_not_encoded_is_told_without_being_shown(scheme):
+def test_a_password_that_is_not_encoded_is_reported_without_being_shown(scheme):
     source = Secret(f"{scheme}://u:ge@heim:ge/heim#1@127.0.0.1/shop")
     with pytest.raises(ConfigError) as raised:
         source_of(CaptureSettings("shop", source))

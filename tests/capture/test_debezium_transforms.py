@@ -55,8 +55,9 @@ def applied(transform, records, **config):
     told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith(("{", "null"))]
     assert len(told) == len(records), run.stdout
     return [
-        each and (each["topic"], each["key"], each["value"], dict(map(tuple, each["headers"])))
-        for each in told
+        change
+        and (change["topic"], change["key"], change["value"], dict(map(tuple, change["headers"])))
+        for change in told
     ]
 
 
@@ -181,7 +182,7 @@ def test_documents_are_unwrapped():
         *shaper.change(Change(people, "d", {"_id": document["_id"]}, None, 2, {"ord": 3})),
     ]
     row = {"_id": "5f0000000000000000000000", "a": 1, "n": 5}
-    values = [each and each[2] for each in applied(UNWRAP_DOCUMENT, records)]
+    values = [record and record[2] for record in applied(UNWRAP_DOCUMENT, records)]
     assert values == [row, row, row, None, None]
 
 
@@ -209,7 +210,7 @@ def test_an_outbox_is_routed_as_debezium_would():
     ours += outbox.rows(json_outbox, [event], "true")
     placement = "type:header:eventType,trace:header,size:header"
     routed = applied(ROUTER, records, table_fields_additional_placement=placement)
-    assert [each and _as_bytes(each) for each in routed] == ours
+    assert [record and _as_bytes(record) for record in routed] == ours
 
 
 def _as_bytes(record):

@@ -9,8 +9,10 @@ from capture_harness import Running, Seen, read
 from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from test_runner import bootstrap, broker
 
-from headwater.capture import runner, snapshot, writer
+from headwater.capture import runner
+from headwater.capture.publishing import writer
 from headwater.capture.settings import CaptureSettings
+from headwater.capture.tables import snapshots
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable
 from headwater.settings import Secret
@@ -51,7 +53,7 @@ def db(monkeypatch):
     db = MemoryDatabase(ACCOUNTS, NOTES)
     monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     monkeypatch.setattr(runner, "TransactionalProducer", Failing)
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 5)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 5)
     monkeypatch.setattr(writer, "PART_BYTES", 3_000)
     monkeypatch.setattr(runner, "SPLIT_BYTES", 5_000)
     monkeypatch.setattr(runner, "SPLIT_LOOK", 3)
@@ -85,15 +87,15 @@ def test_the_producer_fails_at_every_call(bootstrap, db, monkeypatch, is_done_be
         capture.wait_until(lambda: are_copied(capture))
     finally:
         capture.stop()
-    # A topic that was made by a run which failed before its first commit is begun anew.
+    # A topic that was made by a run which failed before its first commit is truncated first.
     accounts = begun_anew(read(bootstrap, "shop.public.accounts"))
-    changes = [each for each in accounts if each.op == "c"]
-    at = [(each.value["source"]["txId"], each.value["source"]["lsn"]) for each in changes]
+    changes = [record for record in accounts if record.op == "c"]
+    at = [(change.value["source"]["txId"], change.value["source"]["lsn"]) for change in changes]
     assert at == sorted(set(at)), "a change came twice, or not in its order"
     made = [e for events in db.log for e in events if e.table is ACCOUNTS]
-    in_topic = [each.key["id"] for each in accounts]
-    assert set(in_topic) == {each.after["id"] for each in made}
-    copied = [each.key["id"] for each in accounts if each.op == "r"]
+    in_topic = [record.key["id"] for record in accounts]
+    assert set(in_topic) == {change.after["id"] for change in made}
+    copied = [record.key["id"] for record in accounts if record.op == "r"]
     assert len(copied) == len(set(copied)), "a row was copied twice"
     first = min(number for number, _ in at)
     # What came before the first position is in the copy; from then on every change is there.
@@ -103,7 +105,7 @@ def test_the_producer_fails_at_every_call(bootstrap, db, monkeypatch, is_done_be
         if number >= first
     )
     found = begun_anew(read(bootstrap, "shop.public.notes"))
-    notes = [each.value["after"]["text"] for each in found]
+    notes = [record.value["after"]["text"] for record in found]
     assert sorted(notes) == sorted(row["text"] for row in db.rows["public.notes"].values())
 
 
@@ -129,5 +131,5 @@ def note(number: int) -> tuple:
 def are_copied(capture: Running) -> bool:
     tables = capture.stored().tables
     return len(tables) == 2 and all(
-        each.snapshot is not None and each.snapshot.is_done for each in tables.values()
+        table.snapshot is not None and table.snapshot.is_done for table in tables.values()
     )

@@ -1,12 +1,12 @@
-"""What is stored of captures, and what somebody else may have written there."""
+"""What is stored of captures, and what another program may have written there."""
 
 from dataclasses import replace
 
 import pytest
 
 from headwater.capture import positions
-from headwater.capture.contract import Column, Lag, Position, Table
-from headwater.capture.positions import CapturePosition, Failure, Snapshot, TableState
+from headwater.capture.contract import Column, Lag, SourcePosition, Table
+from headwater.capture.positions import CapturePosition, Failure, SnapshotState, TableState
 from headwater.errors import CaptureError
 
 TABLE = Table(
@@ -16,7 +16,7 @@ TABLE = Table(
 
 def test_what_is_stored_is_read_again():
     capture = CapturePosition(
-        Position({"lsn": 7}, 3),
+        SourcePosition({"lsn": 7}, 3),
         ts_ms=1000,
         delay_ms=20,
         written_ms=1020,
@@ -26,7 +26,7 @@ def test_what_is_stored_is_read_again():
         counts={"public.orders": 2},
         lag=Lag(1, 2),
     )
-    table = TableState(TABLE, Snapshot("true", [5], 5, 10), Failure("odd", "why", "mend it"))
+    table = TableState(TABLE, SnapshotState("true", [5], 5, 10), Failure("odd", "why", "mend it"))
     people = TableState(replace(TABLE, schema="app", name="people", documents=True))
     records = {
         b"shop": positions.encode_capture(capture),
@@ -43,7 +43,7 @@ def test_what_is_stored_is_read_again():
 
 @pytest.mark.parametrize("value", [b"", b"\xff", b"7", b"{}", b"null", b'{"at": {}}', b"[1]"])
 @pytest.mark.parametrize("key", [b"shop", b"shop/public.orders"])
-def test_what_nobody_of_us_wrote(key, value):
+def test_what_another_program_wrote(key, value):
     with pytest.raises(CaptureError, match="cannot be read") as caught:
         positions.decode("shop", {key: value})
     assert "headwater capture reset shop" in caught.value.hint

@@ -18,11 +18,13 @@ from confluent_kafka import Producer
 from memory_source import ACCOUNTS, NOTES, OUTBOX, MemoryDatabase, MemorySource
 from tiers import kills
 
-from headwater.capture import runner, snapshot, writer
+from headwater.capture import runner
 from headwater.capture.contract import Change
 from headwater.capture.positions import SIGNALS_TOPIC
+from headwater.capture.publishing import writer
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.signals import encode
+from headwater.capture.tables import snapshots
 from headwater.errors import Fenced, SourceUnreachable
 from headwater.settings import Secret
 from headwater.testing import InProcessBroker
@@ -41,10 +43,10 @@ def bootstrap(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _everything_is_small(monkeypatch):
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 3)
-    monkeypatch.setattr(snapshot, "GROWTH", 1)
-    monkeypatch.setattr(snapshot, "AGAIN_S", 0.005)
-    monkeypatch.setattr(snapshot, "MAX_TOUCHED_BYTES", 600)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 3)
+    monkeypatch.setattr(snapshots, "GROWTH", 1)
+    monkeypatch.setattr(snapshots, "AGAIN_S", 0.005)
+    monkeypatch.setattr(snapshots, "MAX_TOUCHED_BYTES", 600)
     monkeypatch.setattr(writer, "PART_BYTES", 2_500)
     monkeypatch.setattr(writer, "GROUP_BYTES", 2_000)
     monkeypatch.setattr(runner, "SPLIT_BYTES", 4_000)
@@ -160,7 +162,7 @@ class Program:
         """An event; some are deleted, at once or later."""
         self.version += 1
         columns = (str(self.version), self.settings.name, "key", "type", "{}")
-        event = dict(zip((each.name for each in OUTBOX.columns), columns, strict=True))
+        event = dict(zip((column.name for column in OUTBOX.columns), columns, strict=True))
         changes: list[Any] = [("public.outbox", "c", None, event)]
         if self.rng.random() < 0.3:
             old = [key[0] for key in self.db.rows["public.outbox"]] or [event["id"]]
@@ -228,7 +230,7 @@ class Program:
         self.start = len(self.db.log)
         self.events = [key[0] for key in self.db.rows["public.outbox"]]
         for events in self.db.log:
-            events[:] = [each for each in events if isinstance(each, Change)]
+            events[:] = [event for event in events if isinstance(event, Change)]
         self.begin()
         assert self.capture is not None
         self.capture.wait_until(lambda: self.capture.stored().capture is not None)
@@ -267,7 +269,7 @@ class Program:
             and stored.capture.position.changes is None
             and stored.capture.signals >= self.signals
             and len(stored.tables) == 3
-            and all(each.snapshot and each.snapshot.is_done for each in stored.tables.values())
+            and all(table.snapshot and table.snapshot.is_done for table in stored.tables.values())
         )
 
 
@@ -363,9 +365,9 @@ def check_events(program: Program, records: list[Seen]) -> None:
         for event in events
         if isinstance(event, Change) and event.table.id == "public.outbox" and event.op == "c"
     ]
-    found = [dict(each.headers)["id"].decode() for each in records]
+    found = [dict(record.headers)["id"].decode() for record in records]
     assert sorted(set(found)) == sorted(found), "an event came twice"
-    streamed = [each for each in found if each not in program.events]
+    streamed = [event_id for event_id in found if event_id not in program.events]
     assert streamed == later
     # What was there at the start and deleted before it was copied is no event any more.
     kept = {key[0] for key in program.db.rows["public.outbox"]}

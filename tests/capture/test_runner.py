@@ -10,10 +10,11 @@ from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from tiers import long
 from wire import wait_until
 
-from headwater.capture import positions, runner, snapshot
+from headwater.capture import positions, runner
 from headwater.capture.contract import Column, SchemaChange, StorageChange, Table, TableFailed
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.capture.signals import encode
+from headwater.capture.tables import snapshots
 from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer
 from headwater.errors import CaptureError, ConfigError, Fenced, SourceUnreachable
@@ -51,7 +52,7 @@ def bootstrap(broker):
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    topics = [each for each in admin.list_topics(timeout=30).topics if "shop" in each]
+    topics = [topic for topic in admin.list_topics(timeout=30).topics if "shop" in topic]
     for future in (
         admin.delete_topics([*topics, "__headwater_positions", "__headwater_signals"]).values()
         if topics
@@ -73,7 +74,7 @@ def captured(bootstrap, **settings):
 
 
 def table_of(db, name: str = "public.accounts") -> dict:
-    return {f'{{"id": {each["id"]}}}': each for each in db.rows[name].values()}
+    return {f'{{"id": {row["id"]}}}': row for row in db.rows[name].values()}
 
 
 def test_copy_then_changes(bootstrap, db):
@@ -84,7 +85,7 @@ def test_copy_then_changes(bootstrap, db):
         db.transact(deleted(4))
         capture.wait_until(lambda: db.acknowledged == 3)
     records = read(bootstrap, TOPIC)
-    assert [each.op for each in records] == ["r"] * 10 + ["c", "u", "d", None]
+    assert [record.op for record in records] == ["r"] * 10 + ["c", "u", "d", None]
     assert replayed(records) == table_of(db)
     assert capture.stored().capture.position.at == {"n": 3}
 
@@ -97,10 +98,10 @@ def test_a_restart_goes_on_where_it_was(bootstrap, db):
             capture.wait_until(lambda: db.acknowledged == len(db.log))
     records = read(bootstrap, TOPIC)
     assert replayed(records) == table_of(db)
-    changes = [each for each in records if each.op in ("c", "u")]
-    assert len(changes) + len([each for each in records if each.op == "r"]) <= 11
+    changes = [record for record in records if record.op in ("c", "u")]
+    assert len(changes) + len([record for record in records if record.op == "r"]) <= 11
     assert len(
-        {(each.value["source"]["txId"], each.value["source"]["lsn"]) for each in changes}
+        {(change.value["source"]["txId"], change.value["source"]["lsn"]) for change in changes}
     ) == len(changes)
 
 
@@ -114,7 +115,7 @@ def test_a_failing_source_is_followed_from_where_it_was(bootstrap, db):
         capture._thread.join(30)
     with captured(bootstrap, snapshot="never") as capture:
         capture.wait_until(lambda: db.acknowledged == 2)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2]
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2]
 
 
 def test_a_new_run_fences_the_old_one(bootstrap, db):
@@ -129,12 +130,12 @@ def test_a_new_run_fences_the_old_one(bootstrap, db):
             old._thread.join(30)
             db.transact(created(3))
             new.wait_until(lambda: db.acknowledged == 3)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2, 3]
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2, 3]
 
 
 def test_a_chunk_lacks_what_the_stream_has_newer(bootstrap, db, monkeypatch):
     """Every read of a chunk is followed by changes to its rows, before it is published."""
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n) for n in range(100)))
     rounds = []
 
@@ -163,7 +164,7 @@ def test_a_transaction_in_limbo_is_not_undone_by_a_chunk(bootstrap, db):
         capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 5)
     records = read(bootstrap, TOPIC)
     assert replayed(records) == table_of(db)
-    assert [each.value["after"]["balance"] for each in records if each.key == {"id": 1}] == [
+    assert [record.value["after"]["balance"] for record in records if record.key == {"id": 1}] == [
         1,
         2,
         2,
@@ -186,7 +187,7 @@ def test_a_transaction_in_limbo_is_not_undone_by_a_chunk_of_another_run(bootstra
     assert replayed(read(bootstrap, TOPIC)) == table_of(db)
 
 
-def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, monkeypatch):
+def test_what_a_copy_without_keys_contains_is_stored_for_the_next_run(bootstrap, monkeypatch):
     """It fails when all of the table is in the topic, and the stream has not come that far."""
     db = MemoryDatabase(NOTES)
 
@@ -216,7 +217,7 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
         db.transact(("public.notes", "c", None, {"text": "new"}))
         capture.wait_until(lambda: db.acknowledged == 2)
     records = read(bootstrap, "shop.public.notes")
-    assert [(each.op, each.value["after"]["text"]) for each in records] == [
+    assert [(record.op, record.value["after"]["text"]) for record in records] == [
         ("r", "note 0"),
         ("c", "new"),
     ]
@@ -224,8 +225,8 @@ def test_what_a_copy_without_keys_contains_is_known_to_the_next_run(bootstrap, m
 
 
 def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monkeypatch):
-    """And begins anew if it fails between two of them."""
-    monkeypatch.setattr("headwater.capture.tables.PIECE_ROWS", 10)
+    """And restarts if it fails between two of them."""
+    monkeypatch.setattr("headwater.capture.tables.copies.PIECE_ROWS", 10)
     db = MemoryDatabase(NOTES)
 
     class Failing(MemorySource):
@@ -249,14 +250,14 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.notes")
     records = read(bootstrap, "shop.public.notes")[len(first) :]
-    assert [each.op for each in records] == ["t", *["r"] * 100]
-    assert [each.value["after"]["text"] for each in records[1:]] == [
+    assert [record.op for record in records] == ["t", *["r"] * 100]
+    assert [record.value["after"]["text"] for record in records[1:]] == [
         f"note {n:03}" for n in range(100)
     ]
 
 
 def test_a_transaction_in_limbo_is_not_undone_by_a_copy_without_keys(bootstrap, monkeypatch):
-    monkeypatch.setattr("headwater.capture.tables.AGAIN_S", 0.02)
+    monkeypatch.setattr("headwater.capture.tables.copies.AGAIN_S", 0.02)
     db = MemoryDatabase(NOTES)
     monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(db))
     db.transact(("public.notes", "c", None, {"text": "old"}))
@@ -271,7 +272,7 @@ def test_a_transaction_in_limbo_is_not_undone_by_a_copy_without_keys(bootstrap, 
         db.end_limbo()
         capture.wait_until(lambda: len(read(bootstrap, "shop.public.notes")) == 5)
     records = read(bootstrap, "shop.public.notes")
-    assert [each.op for each in records] == ["r", "c", "t", "r", "r"]
+    assert [record.op for record in records] == ["r", "c", "t", "r", "r"]
 
 
 def ask_for_copy(bootstrap: str, *table_ids: str) -> None:
@@ -313,7 +314,7 @@ def test_a_signal_that_wants_something_else_is_refused(bootstrap, db, caplog, wi
 
 
 def test_a_copy_goes_on_in_the_middle_after_a_crash(bootstrap, db, monkeypatch):
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n) for n in range(1000)))
 
     def fail_later() -> None:
@@ -328,7 +329,7 @@ def test_a_copy_goes_on_in_the_middle_after_a_crash(bootstrap, db, monkeypatch):
     assert 0 < rows < 1000
     with captured(bootstrap, chunk_rows=10) as capture:
         capture.wait_for_copies("public.accounts")
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(1000))
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == list(range(1000))
     assert capture.stored().tables["public.accounts"].snapshot.rows == 1000
 
 
@@ -342,11 +343,11 @@ def test_a_table_without_a_key(bootstrap, monkeypatch):
         db.transact(("public.notes", "c", None, {"text": "new"}))
         capture.wait_until(lambda: db.acknowledged == 6)
     records = read(bootstrap, "shop.public.notes")
-    assert [each.value["after"]["text"] for each in records] == [
+    assert [record.value["after"]["text"] for record in records] == [
         *(f"old {n}" for n in range(5)),
         "new",
     ]
-    assert all(each.key is None for each in records)
+    assert all(record.key is None for record in records)
 
 
 def test_a_full_disk_stops_only_the_table_that_needs_it(bootstrap, monkeypatch):
@@ -362,7 +363,7 @@ def test_a_full_disk_stops_only_the_table_that_needs_it(bootstrap, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
-    monkeypatch.setattr("headwater.capture.whole_copy.Aside.add", full)
+    monkeypatch.setattr("headwater.capture.tables.whole_copy.ChangeBuffer.add", full)
     try:
         with captured(bootstrap) as capture:
             capture.wait_for_copies("public.accounts")
@@ -381,7 +382,7 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
     """Neither while it is read nor while its rows are published; no change of it is lost, twice, or
     in front of the rows that it speaks of.
     """
-    monkeypatch.setattr("headwater.capture.tables.PIECE_ROWS", 1)
+    monkeypatch.setattr("headwater.capture.tables.copies.PIECE_ROWS", 1)
     db = MemoryDatabase(NOTES, ACCOUNTS)
     begun, go_on, published, rest = (threading.Event() for _ in range(4))
 
@@ -409,7 +410,9 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
     def follows(number: int) -> None:
         """The other table does."""
         db.transact(created(number))
-        capture.wait_until(lambda: {"id": number} in [each.key for each in read(bootstrap, TOPIC)])
+        capture.wait_until(
+            lambda: {"id": number} in [record.key for record in read(bootstrap, TOPIC)]
+        )
 
     wants_slow = threading.Event()
     monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
@@ -436,15 +439,15 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
         follows(4)
     held: list[str] = []
     records = read(bootstrap, "shop.public.notes")
-    for each in records:
-        if each.op == "t":
+    for record in records:
+        if record.op == "t":
             held.clear()
-        elif each.op == "d":
-            held.remove(each.value["before"]["text"])
+        elif record.op == "d":
+            held.remove(record.value["before"]["text"])
         else:
-            held.append(each.value["after"]["text"])
-    assert sorted(held) == sorted(each["text"] for each in db.rows["public.notes"].values())
-    copied = [each.value["after"]["text"] for each in records if each.op == "r"]
+            held.append(record.value["after"]["text"])
+    assert sorted(held) == sorted(row["text"] for row in db.rows["public.notes"].values())
+    copied = [record.value["after"]["text"] for record in records if record.op == "r"]
     assert copied[-3:] == ["contained", "old 0", "old 1"]
     assert capture.stored().tables["public.notes"].snapshot.is_done
 
@@ -469,7 +472,9 @@ def test_many_tables_that_were_rewritten_are_looked_at_once(bootstrap, monkeypat
                 if migrated.is_set():
                     migrated.clear()
                     looks = 0
-                    yield from (StorageChange(each, {"file": 2}, is_rewritten=True) for each in ids)
+                    yield from (
+                        StorageChange(table_id, {"file": 2}, is_rewritten=True) for table_id in ids
+                    )
                 yield event
 
     migrated = threading.Event()
@@ -479,11 +484,11 @@ def test_many_tables_that_were_rewritten_are_looked_at_once(bootstrap, monkeypat
         migrated.set()
         capture.wait_until(
             lambda: all(
-                each.storage == {"file": 2} and each.snapshot.is_done
-                for each in capture.stored().tables.values()
+                table.storage == {"file": 2} and table.snapshot.is_done
+                for table in capture.stored().tables.values()
             )
         )
-        copied = {each.snapshot.kind for each in capture.stored().tables.values()}
+        copied = {table.snapshot.kind for table in capture.stored().tables.values()}
         assert looks < len(tables)
     assert copied == {positions.INCREMENTAL}
 
@@ -491,7 +496,7 @@ def test_many_tables_that_were_rewritten_are_looked_at_once(bootstrap, monkeypat
 def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):
     monkeypatch.setattr(runner, "SPLIT_BYTES", 10_000)
     monkeypatch.setattr(runner, "SPLIT_LOOK", 10)
-    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 5_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.PART_BYTES", 5_000)
     settings = {"snapshot": "never", "transactions": True}
     with pytest.raises(SourceUnreachable), captured(bootstrap, **settings) as capture:
         capture.wait_until(lambda: db.opened == 1)
@@ -501,12 +506,12 @@ def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):
     assert 0 < capture.stored().capture.position.changes <= 300
     with captured(bootstrap, **settings) as capture:
         capture.wait_until(lambda: db.acknowledged == 1)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(500))
-    (begin, end) = [each.value for each in read(bootstrap, "shop.transaction")]
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == list(range(500))
+    (begin, end) = [record.value for record in read(bootstrap, "shop.transaction")]
     assert (begin["status"], end["event_count"]) == ("BEGIN", 500)
 
 
-def test_a_changed_table_is_followed_and_told_in_the_schema_topic(bootstrap, db):
+def test_a_changed_table_is_followed_and_reported_in_the_schema_topic(bootstrap, db):
     wider = dataclasses.replace(ACCOUNTS, columns=(*ACCOUNTS.columns, Column("name", "text")))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -518,7 +523,7 @@ def test_a_changed_table_is_followed_and_told_in_the_schema_topic(bootstrap, db)
         capture.wait_until(lambda: db.acknowledged == 3)
     with captured(bootstrap):
         pass  # says nothing again
-    kinds = [each.value["tableChanges"][0]["type"] for each in read(bootstrap, "shop.schema")]
+    kinds = [record.value["tableChanges"][0]["type"] for record in read(bootstrap, "shop.schema")]
     assert kinds[:3] == ["CREATE", "ALTER", "DROP"]
 
 
@@ -532,7 +537,7 @@ def test_a_failed_table_does_not_stop_the_others_and_can_be_repaired(bootstrap, 
         db.transact(TableFailed("public.accounts", CaptureError("cannot be", hint="mend it")))
         db.transact(created(3), deleted(1), ("public.orders", "c", None, {"id": 1}))
         capture.wait_until(lambda: db.acknowledged == 3)
-        assert [each.op for each in read(bootstrap, TOPIC)] == ["r", "r"]
+        assert [record.op for record in read(bootstrap, TOPIC)] == ["r", "r"]
         failed = capture.stored().tables["public.accounts"].failed
         assert failed.what == "cannot be"
         assert "capture snapshot shop --table public.accounts" in failed.hint
@@ -547,11 +552,11 @@ def test_a_failed_table_does_not_stop_the_others_and_can_be_repaired(bootstrap, 
         capture.wait_until(lambda: db.acknowledged == 5)
     records = read(bootstrap, TOPIC)
     assert replayed(records) == table_of(db)
-    assert [each.op for each in records] == ["r", "r", "t", "r", "r", "u"]
+    assert [record.op for record in records] == ["r", "r", "t", "r", "r", "u"]
     assert len(read(bootstrap, "shop.public.orders")) == 1
 
 
-def test_after_a_reset_the_topic_begins_anew(bootstrap, db):
+def test_after_a_reset_the_topic_is_truncated_and_copied(bootstrap, db):
     db.transact(created(1), created(2))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -580,10 +585,10 @@ def test_a_new_table_is_found_and_copied(bootstrap, db, monkeypatch):
         db.rows["public.orders"] = {(1,): {"id": 1}}
         db.tables["public.orders"] = other
         capture.wait_for_copies("public.orders")
-    assert [each.op for each in read(bootstrap, "shop.public.orders")] == ["r"]
+    assert [record.op for record in read(bootstrap, "shop.public.orders")] == ["r"]
 
 
-def test_a_rule_for_nothing_is_refused_at_first_and_told_later(bootstrap, db, caplog):
+def test_a_rule_for_nothing_is_refused_at_first_and_reported_later(bootstrap, db, caplog):
     misspelt = {"public.accounts.balanse": "drop"}
     with (
         pytest.raises(ConfigError, match="balanse"),
@@ -616,18 +621,18 @@ def test_a_masked_column_that_was_renamed_is_not_published(bootstrap, db, monkey
         failed = capture.stored().tables["public.accounts"].failed
         assert "no column balance any more" in failed.what
         assert "saldo" in failed.detail
-    assert not any("4711" in str(each.value) for each in read(bootstrap, TOPIC))
+    assert not any("4711" in str(record.value) for record in read(bootstrap, TOPIC))
     both = masked | {"*.saldo": "mask"}
     with captured(bootstrap, columns=both, heartbeat_s=0.2) as capture:
         ask_for_copy(bootstrap, "public.accounts")
         capture.wait_until(lambda: not capture.stored().tables["public.accounts"].failed)
         capture.wait_for_copies("public.accounts")
     records = read(bootstrap, TOPIC)
-    assert [each.value["after"] for each in records if each.op == "r"][-2:] == [
+    assert [record.value["after"] for record in records if record.op == "r"][-2:] == [
         {"id": 1, "saldo": "****"},
         {"id": 2, "saldo": "****"},
     ]
-    assert not any("4711" in str(each.value) for each in records)
+    assert not any("4711" in str(record.value) for record in records)
 
 
 @pytest.mark.parametrize("is_stream_first", [True, False])
@@ -647,7 +652,7 @@ def test_a_renamed_column_is_found_by_the_stream_and_by_a_copy(bootstrap, db, is
             rename()
             db.transact(("public.accounts", "u", None, {"id": 1, "saldo": 4711}))
         capture.wait_until(lambda: "public.accounts" in capture.state.failed_tables)
-    assert not any("4711" in str(each.value) for each in read(bootstrap, TOPIC))
+    assert not any("4711" in str(record.value) for record in read(bootstrap, TOPIC))
 
 
 def test_what_rules_hide_is_in_no_topic_and_no_log(bootstrap, monkeypatch, caplog):
@@ -697,10 +702,10 @@ def test_what_rules_hide_is_in_no_topic_and_no_log(bootstrap, monkeypatch, caplo
         for topic in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
         if topic not in ("__transaction_state", "__consumer_offsets")
     }
-    seen = [each for topic in topics for each in read(bootstrap, topic)]
+    seen = [record for topic in topics for record in read(bootstrap, topic)]
     assert len(seen) > 15
     assert {"__headwater_positions", TOPIC, "shop.schema", "shop.transaction"} <= topics
-    assert not [each for each in seen if "secret" in str(each)]
+    assert not [record for record in seen if "secret" in str(record)]
     assert "is not followed" in caplog.text
     assert "secret" not in caplog.text
 
@@ -733,9 +738,9 @@ def test_transactions_are_seen_whole(bootstrap, db):
         for number in range(20):
             db.transact(created(number), updated(number, 1))
         capture.wait_until(lambda: db.acknowledged == 20)
-    ends = [each.value for each in read(bootstrap, "shop.transaction")]
-    assert [each["status"] for each in ends] == ["BEGIN", "END"] * 20
-    assert all(each["event_count"] == 2 for each in ends if each["status"] == "END")
+    ends = [record.value for record in read(bootstrap, "shop.transaction")]
+    assert [end["status"] for end in ends] == ["BEGIN", "END"] * 20
+    assert all(end["event_count"] == 2 for end in ends if end["status"] == "END")
     assert len(read(bootstrap, TOPIC)) == 40
 
 
@@ -755,5 +760,5 @@ def test_a_table_that_is_truncated_while_a_chunk_of_it_waits(bootstrap, db, monk
     with captured(bootstrap, heartbeat_s=0.05) as capture:
         capture.wait_for_copies("public.accounts")
     records = read(bootstrap, TOPIC)
-    assert [each.op for each in records] == ["t", "c"]
+    assert [record.op for record in records] == ["t", "c"]
     assert replayed(records) == table_of(db)

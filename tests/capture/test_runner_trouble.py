@@ -21,10 +21,11 @@ from test_runner import (
 )
 from wire import wait_until
 
-from headwater.capture import runner, snapshot
-from headwater.capture.contract import Column, Position, Progress, SchemaChange, Table
+from headwater.capture import runner
+from headwater.capture.contract import Column, PositionAdvanced, SchemaChange, SourcePosition, Table
 from headwater.capture.positions import TOPIC as POSITIONS
 from headwater.capture.positions import CapturePosition, TableState, decode, encode_capture
+from headwater.capture.tables import snapshots
 from headwater.errors import CaptureError, PositionLost, SourceUnreachable
 
 __all__ = ["bootstrap", "broker", "db"]  # fixtures
@@ -53,7 +54,7 @@ def _no_threads_are_left():
     """Neither of a run that was stopped nor of one that failed."""
     names = ("lag", "writer", "signals", "snapshot-0", "snapshot-1")
     yield
-    wait_until(lambda: not [each for each in threading.enumerate() if each.name in names], 3)
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name in names], 3)
 
 
 def test_a_record_that_its_topic_does_not_take_fails_its_table_only(bootstrap, two):
@@ -71,11 +72,11 @@ def test_a_record_that_its_topic_does_not_take_fails_its_table_only(bootstrap, t
         assert "max.message.bytes" in failed.hint
         assert "capture snapshot shop --table public.orders" in failed.hint
         assert set(capture.state.failed_tables) == {"public.orders"}
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2, 3]
-    assert [each.key["id"] for each in read(bootstrap, "shop.public.orders")] == [1]
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2, 3]
+    assert [record.key["id"] for record in read(bootstrap, "shop.public.orders")] == [1]
 
 
-def test_a_topic_that_somebody_deleted_has_all_rows_again(bootstrap, db):
+def test_a_topic_that_another_client_deleted_has_all_rows_again(bootstrap, db):
     db.transact(created(1), created(2))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -97,13 +98,13 @@ def test_many_records_for_a_topic_that_takes_small_batches(bootstrap, two):
 
 
 def test_a_topic_that_cannot_be_created_fails_its_table_only(bootstrap, two, monkeypatch):
-    from headwater.capture import topics
+    from headwater.capture.publishing import topics
     from headwater.errors import RequestRefused
 
     ensure = topics.ensure_topics
 
     def refuse(bootstrap, login, wanted):
-        if any(each.name == "shop.public.orders" for each in wanted):
+        if any(topic.name == "shop.public.orders" for topic in wanted):
             raise RequestRefused("topic shop.public.orders cannot be created", hint="ask")
         ensure(bootstrap, login, wanted)
 
@@ -119,7 +120,7 @@ def test_a_topic_that_cannot_be_created_fails_its_table_only(bootstrap, two, mon
         monkeypatch.setattr(topics, "ensure_topics", ensure)
         ask_for_copy(bootstrap, "public.orders")
         capture.wait_until(lambda: "public.orders" in capture.state.snapshots)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == [1, 2]
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2]
     assert replayed(read(bootstrap, "shop.public.orders")) == table_of(two, "public.orders")
 
 
@@ -159,7 +160,7 @@ def test_a_table_that_is_dropped_while_a_chunk_of_it_is_read(bootstrap, db):
 
 
 def test_a_row_that_json_cannot_hold_among_several_chunks(bootstrap, two, monkeypatch):
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 2)
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 2)
     two.transact(created(1), *(order(n, "\udc80" if n == 1 else "") for n in range(10)))
     with captured(bootstrap, chunk_rows=2) as capture:
         capture.wait_for_copies("public.accounts")
@@ -185,7 +186,7 @@ def test_a_row_whose_key_json_cannot_hold_while_its_table_is_copied(bootstrap, m
     assert replayed(read(bootstrap, TOPIC)) == table_of(two)
 
 
-def test_an_error_of_the_source_that_nobody_expected_ends_the_run(bootstrap, db):
+def test_an_unexpected_error_of_the_source_ends_the_run(bootstrap, db):
     db.before_chunk = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError), captured(bootstrap) as capture:
         capture._thread.join(30)
@@ -196,12 +197,12 @@ def test_an_error_of_the_source_that_nobody_expected_ends_the_run(bootstrap, db)
 
 
 def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
-    """Where the copy was, by the old key, is no place by the new one."""
-    monkeypatch.setattr(snapshot, "FIRST_CHUNK_ROWS", 10)
+    """Where the copy was, by the old key, is no position by the new one."""
+    monkeypatch.setattr(snapshots, "FIRST_CHUNK_ROWS", 10)
     db.transact(*(created(n, 100 - n) for n in range(100)))
 
     class Interrupted(MemorySource):
-        def acknowledge(self, place):
+        def acknowledge(self, log_position):
             state = capture.stored().tables["public.accounts"]
             if state.snapshot.after is not None and db.opened == 1:
                 raise SourceUnreachable("gone")
@@ -214,25 +215,25 @@ def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
     assert capture.stored().tables["public.accounts"].snapshot.after is not None
     db.tables["public.accounts"] = dataclasses.replace(ACCOUNTS, key=("balance",))
     rows = list(db.rows["public.accounts"].values())
-    db.rows["public.accounts"] = {(each["balance"],): each for each in rows}
+    db.rows["public.accounts"] = {(row["balance"],): row for row in rows}
     with captured(bootstrap, chunk_rows=10) as capture:
         capture.wait_for_copies("public.accounts")
     table = replayed(read(bootstrap, TOPIC))
-    assert sorted(each["id"] for each in table.values()) == list(range(100))
+    assert sorted(row["id"] for row in table.values()) == list(range(100))
 
 
 def test_progress_in_front_of_a_transaction_that_is_half_done(bootstrap, db, monkeypatch):
     """What is half done is not forgotten, however often the position is stored meanwhile."""
     monkeypatch.setattr(runner, "SPLIT_BYTES", 5_000)
     monkeypatch.setattr(runner, "SPLIT_LOOK", 10)
-    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 2_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.PART_BYTES", 2_000)
 
     class Hesitant(MemorySource):
-        def changes(self, after: Position):
+        def changes(self, after: SourcePosition):
             if after.changes is not None:
                 for _ in range(10):
                     time.sleep(0.02)  # several heartbeats
-                    yield Progress({"n": after.at["n"] - 1})
+                    yield PositionAdvanced({"n": after.at["n"] - 1})
                     yield None
                 if db.opened < 4:
                     raise SourceUnreachable("again")
@@ -250,16 +251,16 @@ def test_progress_in_front_of_a_transaction_that_is_half_done(bootstrap, db, mon
             capture._thread.join(30)
     with captured(bootstrap, **settings) as capture:
         capture.wait_until(lambda: db.acknowledged == 1)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(200))
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == list(range(200))
 
 
 def test_a_stop_while_the_broker_is_away(tmp_path, db, monkeypatch):
     from headwater.testing import InProcessBroker
 
     monkeypatch.setattr(runner, "END_S", 0.5)
-    monkeypatch.setattr("headwater.capture.writer.STOP_S", 0.5)
-    monkeypatch.setattr("headwater.capture.writer.CLOSE_S", 0.5)
-    monkeypatch.setattr("headwater.capture.writer.GROUP_BYTES", 1_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.STOP_S", 0.5)
+    monkeypatch.setattr("headwater.capture.publishing.writer.CLOSE_S", 0.5)
+    monkeypatch.setattr("headwater.capture.publishing.writer.GROUP_BYTES", 1_000)
     with InProcessBroker.serving(str(tmp_path)) as broker:
         running = captured(broker.bootstrap, snapshot="never")
         capture = running.__enter__()
@@ -276,11 +277,11 @@ def test_a_stop_while_the_broker_is_away(tmp_path, db, monkeypatch):
 
 @pytest.mark.parametrize("how", ["stopped", "failed"])
 def test_the_end_in_the_midst_of_a_transaction_leaves_none_open(bootstrap, db, monkeypatch, how):
-    monkeypatch.setattr("headwater.capture.writer.PART_BYTES", 2_000)
+    monkeypatch.setattr("headwater.capture.publishing.writer.PART_BYTES", 2_000)
     ending = threading.Event()
 
     class Interrupted(MemorySource):
-        def changes(self, after: Position):
+        def changes(self, after: SourcePosition):
             for event in super().changes(after):
                 yield event
                 if getattr(event, "ordinal", 0) == 99 and not ending.is_set():
@@ -301,7 +302,7 @@ def test_the_end_in_the_midst_of_a_transaction_leaves_none_open(bootstrap, db, m
     assert open_transactions(bootstrap) == []
     with captured(bootstrap, snapshot="never") as capture:
         capture.wait_until(lambda: db.acknowledged == 1)
-    assert [each.key["id"] for each in read(bootstrap, TOPIC)] == list(range(200))
+    assert [record.key["id"] for record in read(bootstrap, TOPIC)] == list(range(200))
 
 
 def open_transactions(bootstrap: str) -> list[str]:
@@ -318,13 +319,13 @@ def open_transactions(bootstrap: str) -> list[str]:
         answer = cluster.ask_any(
             request, ListTransactionsResponse, cluster.patience(""), first=0, last=0
         )
-        return [each.transactional_id for each in answer.transaction_states]
+        return [transaction.transactional_id for transaction in answer.transaction_states]
     finally:
         cluster.close()
 
 
 def test_positions_of_other_versions():
-    at = CapturePosition(Position({"n": 1}), 7, signals=3)
+    at = CapturePosition(SourcePosition({"n": 1}), 7, signals=3)
     import orjson
 
     stored = orjson.loads(encode_capture(at))
@@ -336,7 +337,7 @@ def test_positions_of_other_versions():
     table["snapshot"] = {"kind": "true", "speed": 9}
     records = {b"shop": orjson.dumps(stored), b"shop/public.orders": orjson.dumps(table)}
     found = decode("shop", records)
-    assert (found.capture.position, found.capture.signals) == (Position({"n": 1}), 3)
+    assert (found.capture.position, found.capture.signals) == (SourcePosition({"n": 1}), 3)
     assert found.capture.lag.size_bytes == 5
     assert found.tables["public.orders"].table == dataclasses.replace(ORDERS, documents=True)
     for damaged in (b"", b"[]", b"{}", b"null", b"\xff", b'{"at": 1}'):

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from readable import readable
 
-from headwater.capture.contract import Lag, Position
+from headwater.capture.contract import Lag, SourcePosition
 from headwater.capture.positions import CapturePosition, Stored
 from headwater.capture.settings import CaptureSettings
 from headwater.inspect import captures as capture_state
@@ -111,7 +111,7 @@ def test_databases_of_captures_that_do_not_run_are_asked_at_once(monkeypatch):
             pass
 
     monkeypatch.setattr(capture_state, "source_of", lambda _: Slow())
-    position = CapturePosition(Position({}), 0, has_ended=True)
+    position = CapturePosition(SourcePosition({}), 0, has_ended=True)
     captures = [
         CaptureState(name, CaptureSettings(name, Secret("sqlite:x")), Stored(position, {}))
         for name in "abc"

@@ -9,10 +9,10 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.capture import positions, schema_topic
-from headwater.capture.contract import Column, Lag, SchemaChange, Table
-from headwater.capture.contract import Position as SourcePosition
-from headwater.capture.positions import CapturePosition, Failure, Snapshot, TableState
+from headwater.capture import positions
+from headwater.capture.contract import Column, Lag, SchemaChange, SourcePosition, Table
+from headwater.capture.positions import CapturePosition, Failure, SnapshotState, TableState
+from headwater.capture.records import schema_topic
 from headwater.pipelines.running import status
 from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target
@@ -86,7 +86,7 @@ class RecordedProject:
             (
                 positions.key_of("shop", "main.orders"),
                 positions.encode_table(
-                    TableState(orders, Snapshot("true", None, 40, 160, is_done=False))
+                    TableState(orders, SnapshotState("true", None, 40, 160, is_done=False))
                 ),
             ),
             (

@@ -3,8 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-from headwater.capture.contract import Column, Lag, Table
-from headwater.capture.contract import Position as SourcePosition
+from headwater.capture.contract import Column, Lag, SourcePosition, Table
 from headwater.capture.positions import CapturePosition, Failure, Stored, TableState
 from headwater.console.flow.flow import TopicFlow, graph_of
 from headwater.console.flow.graph import BEHIND, BROKEN, IDLE, WELL

@@ -1,18 +1,18 @@
-"""What a source of changes is: what it promises, and the words in which it speaks.
+"""The contract of a source of changes: its events, its promises, its positions in the log.
 
 A source turns a database's own log into a stream of events:
 
     Begin, Change, Change, …, Commit      one committed transaction, whole, in commit order
-    Progress                              nothing happened up to this place in the log
+    PositionAdvanced                      nothing happened up to this position in the log
     None                                  nothing for now (at least every IDLE_S)
 
 and reads tables in chunks for snapshots. Everything else (envelope, topics, exactly once, filters,
 outbox, snapshots' order) is done once, for all sources, by the rest of this package.
 
-**Places and positions.** A *place* is where a transaction stands in the database's log: a dict that
-JSON can hold, made and understood by its source only. A `Position` is a place and how many of that
-transaction's changes are in the topics. It is stored in the same Kafka transaction as the changes;
-`Source.changes(after)` goes on right behind it: nothing is left out and nothing repeated.
+**Positions.** A `LogPosition` is where a transaction stands in the database's log: a dict that JSON
+can hold, made and understood by its source only. A `SourcePosition` is a log position, and how many
+of that transaction's changes are in the topics. It is stored in the same Kafka transaction as the
+changes; `Source.changes(after)` goes on right behind it: nothing is left out and nothing repeated.
 
 **Ordinals.** The changes of a transaction are numbered 0, 1, 2 … before anything is filtered out,
 and have the same numbers when the transaction is read again.
@@ -29,29 +29,29 @@ from headwater.errors import CaptureError, HeadwaterError
 
 IDLE_S: Final = 0.1  # a source gives sign of life at least this often
 UNAVAILABLE: Final = "__debezium_unavailable_value"  # a value that the database's log leaves out
-LEFT_SHARE: Final = 0.25  # of the log that a database may keep for us: with less left, we warn
-UNLIMITED_BYTES: Final = 10 << 30  # the same, if nothing is known of a limit
+LEFT_SHARE: Final = 0.25  # of the log that a database may retain for us: with less left, we warn
+UNLIMITED_BYTES: Final = 10 << 30  # the same, if there is no limit
 
-Place: TypeAlias = Mapping[str, Any]
+LogPosition: TypeAlias = Mapping[str, Any]
 Row: TypeAlias = dict[str, Any]  # column to value as JSON shall have it, in the columns' order
 
 _QUOTED: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 
 
 def without_values(error: Exception) -> str:
-    """What an error says, but for what it quotes. A value that cannot be read may be of a column
+    """The text of an error, without what it quotes. A value that cannot be read may be of a column
     that a rule hides, and errors are logged, stored and shown, where no rule reaches.
     """
     return _QUOTED.sub("…", str(error))
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SourcePosition:
     """How far the topics are: all transactions up to `at`, and of that one itself the changes with
     ordinals below `changes`, or all of them if that is None.
     """
 
-    at: Place
+    at: LogPosition
     changes: int | None = None
 
 
@@ -85,11 +85,19 @@ class Table:
         return f"{self.schema}.{self.name}"
 
 
+def no_temporary_space(table: Table, error: OSError) -> CaptureError:
+    return CaptureError(
+        f"{table.id} cannot be copied: its rows and changes wait in a temporary file",
+        detail=str(error),
+        hint="make room in the directory for temporary files, or name another one in TMPDIR",
+    )
+
+
 @dataclass(slots=True)
 class Begin:
     """A transaction that is committed begins."""
 
-    at: Place
+    at: LogPosition
     id: str  # as Debezium's `transaction.id` has it
     ts_ms: int  # when it was committed, by the database's clock
     source: dict[str, Any]  # what Debezium's `source` has for every change of it: txId, gtid, …
@@ -100,12 +108,12 @@ class Change:
     """One change of one row (or of a whole table: "t").
 
     op: "c" created, "u" updated, "d" deleted, "t" truncated (no rows). `before` is what the
-    database tells: everything, the key's columns only (the others are absent), or None. A change
+    database logs: everything, the key's columns only (the others are absent), or None. A change
     of the primary key is a "u" whose `before` has the old key. `source` has what Debezium's
     `source` adds for this one change: lsn, pos, row, …
 
     Of documents (MongoDB) a "u" may have no `after`, if the document was deleted since; its
-    `before` then has at least the key. `extra` has what the envelope tells besides:
+    `before` then has at least the key. `extra` has what the envelope adds:
     {"updateDescription": {"updatedFields": {path: value}, "removedFields": [path, …], …}}, not yet
     filtered, and not yet texts.
     """
@@ -144,8 +152,9 @@ class Record:
 
 @dataclass(slots=True)
 class SchemaChange:
-    """Something other than rows changed. `table` is how it is now, None if it is gone. May stand
-    inside and outside of transactions. Sources need not send it for what a Change's table shows.
+    """Something other than rows changed. `table` is how it is now, None if it was dropped. May
+    stand inside and outside of transactions. Sources need not send it for what a Change's table
+    shows.
     """
 
     table_id: str
@@ -157,8 +166,8 @@ class SchemaChange:
 class StorageChange:
     """The database holds the rows of a table otherwise than before. Between transactions only.
 
-    `is_rewritten`: values of rows changed without the log telling, so the table is to be copied
-    again; `is_reduced`: rows may be gone, too, so what the topic has of it no longer counts.
+    `is_rewritten`: values of rows changed without being logged, so the table is to be copied
+    again; `is_reduced`: rows may be deleted, too, so what the topic has of it no longer counts.
     `storage` (JSON) is stored with the table, for `Source.storages` of the next run.
     """
 
@@ -186,10 +195,10 @@ class Commit:
 
 
 @dataclass(slots=True)
-class Progress:
-    """All that was committed in front of this place has been sent. Between transactions only."""
+class PositionAdvanced:
+    """All that was committed in front of this position has been sent. Between transactions only."""
 
-    at: Place
+    at: LogPosition
 
 
 Event: TypeAlias = (
@@ -201,7 +210,7 @@ Event: TypeAlias = (
     | StorageChange
     | TableFailed
     | Commit
-    | Progress
+    | PositionAdvanced
     | None
 )
 
@@ -224,8 +233,8 @@ class Chunk(ABC):
         """Whether the rows show what this transaction did."""
 
     @abstractmethod
-    def is_passed(self, place: Place) -> bool:
-        """Whether a stream that has come to `place` has sent everything the chunk contains."""
+    def is_passed(self, position: LogPosition) -> bool:
+        """Whether a stream that has come to `position` has sent everything the chunk contains."""
 
     def bounds(self) -> Any:
         """What both go by, as JSON: a chunk of a whole table is published at once, and another run
@@ -239,8 +248,10 @@ class Lag:
     """How far the database is ahead of what was acknowledged."""
 
     size_bytes: int | None = None  # of its log
-    retained_bytes: int | None = None  # log that it keeps for us alone
-    left_bytes: int | None = None  # by how much that may grow: its own limit, or its disk, if known
+    retained_bytes: int | None = None  # log that it retains for us alone
+    left_bytes: int | None = (
+        None  # by how much that may grow: its own limit, or its disk, if reported
+    )
 
     @property
     def is_running_out(self) -> bool:
@@ -257,7 +268,7 @@ class Source(ABC):
     thread; these by others too, while `changes` runs, so they use connections of their own.
 
     Raises errors.CaptureError and its kinds: SourceUnreachable (tried again with growing pauses),
-    SourceRefused (rights, settings: with the SQL that mends it), TableRefused (the same, of one
+    SourceRefused (rights, settings: with the SQL that fixes it), TableRefused (the same, of one
     table), PositionLost (the log no longer goes back to the position; with the command that repairs
     it). From `read_chunk` everything but SourceUnreachable stops that table only.
     """
@@ -269,35 +280,35 @@ class Source(ABC):
     # idle source then asks its database where it stands, and gives sign of life every few
     # milliseconds instead of IDLE_S.
     is_awaited = False
-    # How the database held each table's rows (JSON, by table) when the topics were last known to
-    # have them all; see StorageChange. Set by the runner before `open`; the source adds tables that
+    # How the database held each table's rows (JSON, by table) when the topics last had them
+    # all; see StorageChange. Set by the runner before `open`; the source adds tables that
     # are new.
     storages: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def check(self) -> list[HeadwaterError]:
         """All that is wrong with the database's settings, rights and tables, for `doctor` and
-        before the start. Each names the SQL that mends it. Changes nothing. A TableRefused does
-        not keep the capture from starting: the stream has a TableFailed for it.
+        before the start. Each names the SQL that fixes it. Changes nothing. A TableRefused does
+        not prevent the start: the stream has a TableFailed for it.
         """
 
     def advice(self) -> list[CaptureError]:
-        """What does not keep the capture from running but will hurt later, for `doctor`. Each names
-        what mends it. Changes nothing.
+        """What does not prevent the capture from running but will hurt later, for `doctor`. Each
+        names the fix. Changes nothing.
         """
         return []
 
     @abstractmethod
-    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+    def open(self, after: SourcePosition | None, stored: Mapping[str, Table]) -> LogPosition:
         """Makes ready what capture needs in the database (slot, publication, triggers) and returns
-        the place from which nothing will be missed: that of `after`, else that of now. `known` are
-        the tables as they were at `after`, as far as the stream has shown them. Doing it twice does
-        no harm.
+        the position from which nothing will be missed: that of `after`, else that of now. `stored`
+        are the tables as they were at `after`, as far as the stream has shown them. Doing it twice
+        does no harm.
         """
 
-    def check_position(self, after: Position) -> bool:
+    def check_position(self, after: SourcePosition) -> bool:
         """Raises PositionLost if the log no longer goes back to `after`, which `open` would find
-        too. False if that cannot be told without opening. For `doctor`; changes nothing.
+        too. False if that cannot be determined without opening. For `doctor`; changes nothing.
         """
         return False
 
@@ -307,23 +318,23 @@ class Source(ABC):
 
     def is_streamed(self, table: Table) -> bool:
         """Whether the stream, where it stands, has the table as `tables` showed it. False if the
-        table may have been altered in between, in a log that does not tell its columns.
+        table may have been altered in between, in a log that does not contain its columns.
         """
         return True
 
     @abstractmethod
-    def changes(self, after: Position) -> Iterator[Event]:
-        """Everything behind `after`, for ever. The transaction of `after` itself is sent (Begin,
-        the changes with ordinals from `after.changes` on, Commit) only if it was not whole.
+    def changes(self, after: SourcePosition) -> Iterator[Event]:
+        """Everything behind `after`, indefinitely. The transaction of `after` itself is sent
+        (Begin, the changes with ordinals from `after.changes` on, Commit) only if it was not whole.
         """
 
     @abstractmethod
-    def acknowledge(self, place: Place) -> None:
+    def acknowledge(self, position: LogPosition) -> None:
         """Everything up to here is durable in the topics: the database may forget it."""
 
     def stay_connected(self) -> None:
-        """Called now and then by the thread that reads `changes` while the topics keep it waiting,
-        for databases that take whoever is silent for dead.
+        """Called now and then by the thread that reads `changes` while it waits for the topics,
+        for databases that drop connections that are silent.
         """
         return
 
@@ -344,7 +355,7 @@ class Source(ABC):
         return None
 
     @abstractmethod
-    def lag(self, acknowledged: Place) -> Lag: ...
+    def lag(self, acknowledged: LogPosition) -> Lag: ...
 
     @abstractmethod
     def close(self) -> None:

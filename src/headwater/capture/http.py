@@ -1,4 +1,4 @@
-"""`metrics_listen` of a capture: its metrics, and whether it is ready (probe_http.py)."""
+"""The HTTP endpoint of a capture (`metrics_listen`): /metrics, /live and /ready."""
 
 import asyncio
 import socket
@@ -20,8 +20,8 @@ class HttpEndpoint:
         where = f"capture.{state.name}"
         if not (is_loopback(listen) or allow_insecure_network):
             raise ConfigError(
-                f"{where}.metrics_listen {listen} can be reached from the network, and nobody is"
-                " asked who they are",
+                f"{where}.metrics_listen {listen} can be reached from the network, without"
+                " authentication",
                 hint="bind it to 127.0.0.1 and let a proxy ask, or set"
                 f" {where}.allow_insecure_network = true",
             )

@@ -1,4 +1,4 @@
-"""What a capture does and how far it is, counted while it runs, and told to Prometheus."""
+"""Metrics of a running capture: counters, lag, snapshots' progress; exposed to Prometheus."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ class SnapshotProgress:
 
 
 class CaptureState:
-    """The runner's threads tell it what happens; a display, /metrics and /ready look at it.
+    """Updated by the runner's threads; read by a display, /metrics and /ready.
 
     It outlives a run: after an error the next run goes on counting in it. Attributes may be read
     at any time; the two mappings are replaced, never changed.
@@ -68,13 +68,15 @@ class CaptureState:
     def snapshot(
         self, table_id: str, rows_done: int, rows_total: int | None, is_done: bool
     ) -> None:
-        """So much of a table is in its topic. A table that failed is mended by that."""
+        """So much of a table is in its topic. A table that failed has recovered by that."""
         progress = SnapshotProgress(rows_done, rows_total, is_done)
         with self._lock:
             self.snapshots = {**self.snapshots, table_id: progress}
             if table_id in self.failed_tables:
                 self.failed_tables = {
-                    each: error for each, error in self.failed_tables.items() if each != table_id
+                    failed: cause
+                    for failed, cause in self.failed_tables.items()
+                    if failed != table_id
                 }
             self.is_following = True
 
@@ -122,7 +124,7 @@ def _lines(state: CaptureState) -> Iterator[str]:
         ("transactions", "Source transactions that are durable in topics.", state.transactions),
         ("changes", "Changes that are durable in topics.", state.changes),
         ("bytes", "Bytes of records that are durable in topics.", state.size_bytes),
-        ("restarts", "Runs that began anew after an error.", state.restarts),
+        ("restarts", "Runs that were restarted after an error.", state.restarts),
     ):
         yield from family(f"headwater_capture_{name}_total", "counter", text, [(capture, count)])
     yield from family(
@@ -138,12 +140,12 @@ def _lines(state: CaptureState) -> Iterator[str]:
         ("lag_seconds", "Age of the last transaction when it was in topics.", state.lag_s),
         (
             "retained_bytes",
-            "Log that the source keeps for this capture.",
+            "Log that the source retains for this capture.",
             state.last_lag.retained_bytes,
         ),
         (
             "retained_left_bytes",
-            "By how much that may grow, as far as it is known.",
+            "By how much that may grow, if the source reports it.",
             state.last_lag.left_bytes,
         ),
         ("commit_seconds", "How long the last commit took.", state.commit_latency_s),

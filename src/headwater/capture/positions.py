@@ -1,8 +1,8 @@
-"""How far each capture is, and its tables: the compacted topic `__headwater_positions`.
+"""Stored positions of captures and their tables: the compacted topic `__headwater_positions`.
 
     key                        value (JSON)
-    shop                       {"at": place, "changes": n | null, "ts_ms", "delay_ms", "written_ms",
-                                "owner", "signals", "counts": {…}, "last": {…} | null,
+    shop                       {"at": position, "changes": n | null, "ts_ms", "delay_ms",
+                                "written_ms", "owner", "signals", "counts": {…}, "last": {…} | null,
                                 "lag": {"size_bytes", "retained_bytes", "left_bytes"}}
     shop/public.orders         {"table": {…}, "snapshot": {…} | null, "failed": {…} | null,
                                 "is_ahead", "storage": {…} | null}
@@ -19,13 +19,13 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from headwater.capture.contract import Begin, Column, Lag, Position, Table
+from headwater.capture.contract import Begin, Column, Lag, SourcePosition, Table
+from headwater.client.positions_topic import POSITIONS_TOPIC
 from headwater.errors import PositionLost
 
 _Kind = TypeVar("_Kind")
 
-TOPIC: Final = "__headwater_positions"
-TOPIC_CONFIG: Final = {"cleanup.policy": "compact"}
+TOPIC: Final = POSITIONS_TOPIC
 SIGNALS_TOPIC: Final = "__headwater_signals"  # what `headwater capture snapshot` asks for, by name
 
 INITIAL, INCREMENTAL = "true", "incremental"  # as Debezium's source.snapshot has it
@@ -35,7 +35,7 @@ INITIAL, INCREMENTAL = "true", "incremental"  # as Debezium's source.snapshot ha
 class CapturePosition:
     """Where a capture stands."""
 
-    position: Position
+    position: SourcePosition
     ts_ms: int  # when the last transaction was committed, by the database's clock
     delay_ms: int = 0  # how old it was when it was read
     written_ms: int = 0  # when this was written, by ours
@@ -49,7 +49,7 @@ class CapturePosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SnapshotState:
     """How far the copy of a table is. `kind` is INITIAL or INCREMENTAL."""
 
     kind: str
@@ -74,7 +74,7 @@ class TableState:
     """A table as the topics know it."""
 
     table: Table
-    snapshot: Snapshot | None = None
+    snapshot: SnapshotState | None = None
     failed: Failure | None = None
     is_ahead: bool = False  # as a look at the database showed it, not yet the stream
     storage: Any = None  # how the database holds its rows: contract.StorageChange
@@ -133,7 +133,7 @@ def decode(capture: str, records: Mapping[bytes, bytes]) -> Stored:
         raise PositionLost(
             f"the stored position of capture {capture} cannot be read",
             detail=f"{TOPIC}: {type(error).__name__}: {error}",
-            hint="was it written by another version, or by somebody else?"
+            hint="was it written by another version, or by another program?"
             f" `headwater capture reset {capture}` forgets it",
         ) from error
 
@@ -144,7 +144,7 @@ def captures_in(records: Mapping[bytes, bytes]) -> list[str]:
 
 
 def _capture(stored: Mapping[str, Any]) -> CapturePosition:
-    position = Position(stored["at"], stored["changes"])
+    position = SourcePosition(stored["at"], stored["changes"])
     lag = _made(Lag, stored.get("lag") or {})
     last = None if stored.get("last") is None else _made(Begin, stored["last"])
     return _made(CapturePosition, {**stored, "position": position, "lag": lag, "last": last})
@@ -154,7 +154,7 @@ def _table_state(stored: Mapping[str, Any]) -> TableState:
     snapshot, failed = stored["snapshot"], stored["failed"]
     return TableState(
         table_from(stored["table"]),
-        _made(Snapshot, snapshot) if snapshot is not None else None,
+        _made(SnapshotState, snapshot) if snapshot is not None else None,
         _made(Failure, failed) if failed is not None else None,
         bool(stored.get("is_ahead")),
         stored.get("storage"),
@@ -168,5 +168,5 @@ def table_from(stored: Mapping[str, Any]) -> Table:
 
 
 def _made(kind: type[_Kind], stored: Mapping[str, Any]) -> _Kind:
-    names = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: stored[name] for name in names if name in stored})

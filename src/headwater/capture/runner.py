@@ -4,7 +4,7 @@
 
 Capture is crash-only. Whatever goes wrong ends the run; the next one begins at the position that
 was committed together with the last changes, so nothing is lost and nothing is written twice. The
-source is told to forget only what is durable in the topics.
+source is acknowledged only what is durable in the topics.
 
 Threads: this one reads the source, shapes and appends; the writer's sends and commits; those of the
 snapshots read chunks; one measures the lag; one reads signals.
@@ -25,24 +25,24 @@ from headwater.capture.contract import (
     Commit,
     Event,
     Message,
-    Position,
-    Progress,
+    PositionAdvanced,
     Record,
     SchemaChange,
     Source,
+    SourcePosition,
     StorageChange,
     TableFailed,
 )
 from headwater.capture.metrics import CaptureState
-from headwater.capture.outgoing import Outgoing, now_ms
 from headwater.capture.positions import CapturePosition, Stored
+from headwater.capture.publishing.publisher import Publisher, now_ms
+from headwater.capture.publishing.topics import Topics
+from headwater.capture.publishing.writer import Committed, Stopped, Writer
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.capture.signals import SignalReader
 from headwater.capture.sources import source_of
-from headwater.capture.tables import Tables
-from headwater.capture.topics import Topics
-from headwater.capture.writer import Committed, Stopped, Writer
+from headwater.capture.tables.captured import CapturedTables
 from headwater.client.batches import BatchBuilder
 from headwater.client.compacted import read_committed_latest
 from headwater.client.transactions import TransactionalProducer
@@ -67,7 +67,7 @@ LONGEST_TABLES_S: Final = 30.0
 LOOK_SHARE: Final = 0.01  # of the time
 ASKED_S: Final = 1.0  # how long the position is stored as it moves, for who asked for it
 LAG_S: Final = 2.0
-END_S: Final = 5.0  # how long an orderly end waits for what is on its way
+END_S: Final = 5.0  # how long an orderly end waits for what is in flight
 CLOSE_S: Final = 2.0
 
 
@@ -114,7 +114,7 @@ def _run(
         writer = Writer(
             producer,
             key,
-            lambda committed: _tell(state, committed),
+            lambda committed: _report(state, committed),
             stop,
             source.stay_connected,
             topics.batch_bytes,
@@ -144,8 +144,8 @@ def _run(
 
 
 def _stored(capture: str, bootstrap: str, login: ClientSettings, state: CaptureState) -> Stored:
-    """Where the capture stands. Raises Fenced if another process has gone on from where this one
-    was: a run that began anew would fence it, and be fenced by its next run, and so on.
+    """Where the capture stands. Raises Fenced if another process has continued from where
+    this one was: a new run would fence it, and be fenced by its next run, and so on.
     """
     records = read_committed_latest(bootstrap, login, positions.TOPIC)
     stored = positions.decode(capture, records)
@@ -166,7 +166,7 @@ def transactional_id(capture: str) -> str:
     return f"headwater-capture-{capture}"
 
 
-def _tell(state: CaptureState, committed: Committed) -> None:
+def _report(state: CaptureState, committed: Committed) -> None:
     """(writer)"""
     state.committed(
         committed.transactions,
@@ -195,27 +195,27 @@ class Capture:
         self._writer = writer
         self._signals = signals
         self._state = state
-        known = {
-            table_id: each.table for table_id, each in stored.tables.items() if not each.is_ahead
+        tables = {
+            table_id: table.table for table_id, table in stored.tables.items() if not table.is_ahead
         }
         after = stored.capture.position if stored.capture is not None else None
         self._shaper = Shaper(settings, source.connector, source.database)
-        # Before anything is made in the database: a slot that nobody reads keeps its log for ever.
+        # Before anything is made in the database: an unused slot retains its log indefinitely.
         self._check_rules(is_first=stored.capture is None)
         source.storages = {
-            table_id: each.storage
-            for table_id, each in stored.tables.items()
-            if each.storage is not None
+            table_id: table.storage
+            for table_id, table in stored.tables.items()
+            if table.storage is not None
         }
-        place = source.open(after, known)
-        start = CapturePosition(Position(place), now_ms(), signals=signals.offset)
+        at = source.open(after, tables)
+        start = CapturePosition(SourcePosition(at), now_ms(), signals=signals.offset)
         position = dataclasses.replace(stored.capture or start, owner=state.owner, has_ended=False)
-        self._outgoing = Outgoing(settings.name, writer, topics, position)
-        # The database keeps its log for us from here on; a crash must not forget where. And
-        # whoever had the capture before shall know that it is ours now.
-        self._outgoing.store()
-        self._tables = Tables(
-            settings, source, self._shaper, topics, self._outgoing, stored.tables, state
+        self._publisher = Publisher(settings.name, writer, topics, position)
+        # The database retains its log for us from here on; a crash must not lose this position.
+        # And the process that had the capture before must see that this one owns it now.
+        self._publisher.store()
+        self._tables = CapturedTables(
+            settings, source, self._shaper, topics, self._publisher, stored.tables, state
         )
         self._acknowledged: CapturePosition | None = None
         self._is_closed = threading.Event()
@@ -263,17 +263,17 @@ class Capture:
 
     def _follow(self, stop: threading.Event) -> None:
         self._look()
-        outgoing, shape = self._outgoing, self._shaper.change
-        append, partitions = self._writer.append, outgoing.partitions
+        publisher, shape = self._publisher, self._shaper.change
+        append, partitions = self._writer.append, publisher.partitions
         tables = self._tables.by_identity
         ts_ms = 0
-        for event in self._source.changes(outgoing.position.position):
+        for event in self._source.changes(publisher.position.position):
             if isinstance(event, Change):
                 if not event.ordinal % SPLIT_LOOK and self._writer.transaction_bytes > SPLIT_BYTES:
-                    outgoing.split(event.ordinal, self._shaper.counts)
+                    publisher.split(event.ordinal, self._shaper.counts)
                 followed = tables.get(id(event.table)) or self._tables.follow(event.table)
                 if followed.is_plain or self._tables.is_wanted(followed, event):
-                    outgoing.open()
+                    publisher.open()
                     try:
                         for topic, key, value, headers in shape(event):
                             append(topic, partitions[topic], key, value, headers, ts_ms)
@@ -289,66 +289,66 @@ class Capture:
                 self._rare(event)
             if stop.is_set():
                 break
-        outgoing.say_goodbye()
+        publisher.store_end()
 
     def _begin(self, event: Begin) -> None:
-        outgoing = self._outgoing
-        outgoing.transaction = event
+        publisher = self._publisher
+        publisher.transaction = event
         self._tables.recent.append(event)
         # A transaction that a split left half done goes on with what was counted before.
-        goes_on = outgoing.position.position.changes is not None
-        self._shaper.begin(event, outgoing.position.counts if goes_on else None)
+        goes_on = publisher.position.position.changes is not None
+        self._shaper.begin(event, publisher.position.counts if goes_on else None)
 
     def _end(self, event: Commit) -> None:
         ended = self._shaper.commit(event)
         if ended:
-            self._outgoing.append(ended)
-        self._outgoing.end()
+            self._publisher.append(ended)
+        self._publisher.end()
 
     def _rare(self, event: Event) -> None:
-        outgoing = self._outgoing
+        publisher = self._publisher
         match event:
             case None:
                 self._writer.check()
-            case Progress():
-                outgoing.moved(event.at)
+            case PositionAdvanced():
+                publisher.moved(event.at)
             case Record():
-                outgoing.append([(event.topic, event.key, event.value, tuple(event.headers))])
+                publisher.append([(event.topic, event.key, event.value, tuple(event.headers))])
             case Message():
-                outgoing.append(self._shaper.message(event))
+                publisher.append(self._shaper.message(event))
             case SchemaChange():
                 self._tables.schema_changed(event)
             case StorageChange():
                 self._tables.storage_changed(event)
             case TableFailed():
                 self._tables.fail(event.table_id, event.error)
-        if outgoing.transaction is None:
-            outgoing.settle()
+        if publisher.transaction is None:
+            publisher.settle()
             self._between()
 
     def _between(self) -> None:
-        """What is due while no source transaction is under way."""
+        """What is due while no source transaction is in progress."""
         self._writer.check()
         self._acknowledge()
         if time.monotonic() > self._look_due_s:
             self._look()
         for signal in self._signals.received():
-            self._outgoing.saw_signal(signal.offset)
+            self._publisher.saw_signal(signal.offset)
             if signal.tables:
                 self._tables.copy_again(signal.tables)
             else:
                 self._asked_s = time.monotonic()
-        position = self._outgoing.position.position
+        position = self._publisher.position.position
         if position.changes is None:  # else the rest of that transaction comes first
             self._tables.publish_copies(position.at)
         is_asked = time.monotonic() - self._asked_s < ASKED_S
         if is_asked:
             self._source.is_awaited = True
         if (
-            is_asked and self._outgoing.has_moved
-        ) or time.monotonic() - self._outgoing.written_s > self._settings.heartbeat_s:
-            # Nothing of ours happened, but the database's log went on: it need not be kept.
-            self._outgoing.store()
+            is_asked and self._publisher.has_moved
+        ) or time.monotonic() - self._publisher.written_s > self._settings.heartbeat_s:
+            # Nothing of ours happened, but the database's log went on: it need not be retained.
+            self._publisher.store()
 
     def _look(self) -> None:
         began_s = time.monotonic()
@@ -377,11 +377,11 @@ class Capture:
             except Exception:
                 log.exception("%s: the lag cannot be measured", self._settings.name)
             else:
-                self._outgoing.lag = lag
+                self._publisher.lag = lag
                 self._state.lag(lag)
 
     def _end_in_order(self) -> None:
-        if self._outgoing.transaction is None and not self._writer.wait_until_durable(END_S):
+        if self._publisher.transaction is None and not self._writer.wait_until_durable(END_S):
             log.warning("%s: stopped before all of it was committed", self._settings.name)
         self._writer.check()
         self._acknowledge()

@@ -1,4 +1,4 @@
-"""What can be set in [capture.NAME]. Imported with the configuration, so it stays light."""
+"""Settings of [capture.NAME]. Imported with the configuration, so it stays light."""
 
 import dataclasses
 import re
@@ -56,7 +56,7 @@ def _seconds(value: Any) -> float:
 
 
 def _column_rule(pattern: str, value: Any) -> str:
-    """The words of transforms.py."""
+    """The rules of rules/transforms.py."""
     if not re.fullmatch(r"drop|null|mask(:\d+)?|hash(:.*)?|truncate:\d+", text(value), re.DOTALL):
         raise ValueError('"drop", "null", "mask", "mask:8", "hash", "hash:salt" or "truncate:20"')
     return str(value)
@@ -71,7 +71,7 @@ def _is_salted(pattern: str, value: Any) -> bool:
     return str(value).startswith("hash:")
 
 
-def _is_telling(name: str, value: Any) -> bool:
+def _is_secret(name: str, value: Any) -> bool:
     return bool(re.search("password|secret|token|credential|salt", name, re.IGNORECASE))
 
 
@@ -163,13 +163,13 @@ class CaptureSettings:
         option_text,
         "A table of options for this kind of source.",
         underscore="_",
-        hides=_is_telling,
+        hides=_is_secret,
     )
 
     @property
     def shown_source(self) -> str:
-        """Its address without what is nobody's business: no password, no parameters. A password
-        that nobody has quoted may hold any character, so all up to the last "@" is left out.
+        """Its address without secrets: no password, no parameters. A password
+        that is not %-encoded may hold any character, so all up to the last "@" is left out.
         """
         url = re.sub(r"^([a-z+]+://[^:@/]*):.*@", r"\1@", self.source.reveal())
         return url.partition("?")[0]

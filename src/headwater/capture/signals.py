@@ -1,4 +1,4 @@
-"""What people ask of a running capture, through the topic `__headwater_signals`.
+"""Signals: requests to a running capture, through the topic `__headwater_signals`.
 
 A signal is Debezium's, keyed by the capture's name:
 
@@ -8,8 +8,9 @@ A signal is Debezium's, keyed by the capture's name:
 Only whole tables are copied, and while the stream goes on: a signal that wants a part of the rows
 (`additional-conditions`), another key or a BLOCKING snapshot is refused rather than half obeyed.
 
-Or it is of a type that Debezium does not have: "store-position", from who waits for the capture to
-pass what the database has now. An idle capture stores its position every `heartbeat_s` only.
+Or it is of a type that Debezium does not have: "store-position", from a client that waits for the
+capture to pass what the database has now. An idle capture stores its position every `heartbeat_s`
+only.
 
 The offset behind the last signal that was acted on is part of the capture's position, so each is
 acted on once, also one that was sent while the capture did not run. The first run of a capture, and
@@ -65,7 +66,7 @@ class SignalReader:
                 "group.id": f"headwater-capture-{capture}",  # asked for, but nothing is committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "log_level": 0,  # whether the broker answers is told by those who write to it
+                "log_level": 0,  # the producers report whether the broker answers
             }
         )
         if offset is None:
@@ -128,7 +129,8 @@ def encode(signal_id: str, table_ids: list[str]) -> bytes:
 
 def ask_for_position(capture: str, bootstrap: str, login: ClientSettings) -> None:
     """Asks a running capture to store its position while it comes to where its database is now.
-    That it is asked is not certain: who waits asks again, and without this it only takes longer.
+    That it is asked is not certain: a waiting client asks again, and without this it only takes
+    longer.
     """
     from confluent_kafka import KafkaException, Producer
 

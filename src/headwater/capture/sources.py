@@ -1,4 +1,4 @@
-"""From the address of a database to the source that follows it."""
+"""The registry of sources: from the address of a database to the source that follows it."""
 
 from importlib import import_module
 from typing import Final, cast
@@ -32,13 +32,13 @@ _OPTIONS_OF_ALL: Final = ("hash_salt",)
 
 def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source:
     """The source for `settings.source`, not yet connected to anything. `bootstrap` is for
-    Debezium's connectors, some of which keep the history of schemas in a topic of their own.
+    Debezium's connectors, some of which store the history of schemas in a topic of their own.
     """
     scheme = settings.source.reveal().partition(":")[0]
     if scheme not in _SOURCES:
         raise ConfigError(
             f"capture {settings.name}: no source for {scheme}://",
-            hint="source begins with one of " + ", ".join(f"{each}:" for each in SCHEMES),
+            hint="source begins with one of " + ", ".join(f"{name}:" for name in SCHEMES),
         )
     module, name, extra = _SOURCES[scheme]
     if scheme != "sqlite" and settings.source.reveal().partition("?")[0].count("@") > 1:
@@ -57,14 +57,14 @@ def source_of(settings: CaptureSettings, bootstrap: str | None = None) -> Source
 
 
 def _check_options(settings: CaptureSettings, scheme: str, module: str) -> None:
-    """One that nobody knows does nothing, and its author believes that it does."""
+    """An unknown option would be ignored silently."""
     if module not in _OPTIONS:
         return
-    known = (*_OPTIONS[module], *_OPTIONS_OF_ALL)
+    options = (*_OPTIONS[module], *_OPTIONS_OF_ALL)
     for option in settings.options:
-        if option not in known:
-            meant = nearest(option, known)
+        if option not in options:
+            meant = nearest(option, options)
             raise ConfigError(
                 f"capture {settings.name}: {scheme} has no option {option}",
-                hint=f"did you mean {meant}?" if meant else "there are " + ", ".join(known),
+                hint=f"did you mean {meant}?" if meant else "there are " + ", ".join(options),
             )

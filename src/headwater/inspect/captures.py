@@ -10,8 +10,8 @@ from typing import Any, Final
 from headwater import config
 from headwater.capture import positions
 from headwater.capture.contract import Lag
-from headwater.capture.plan import topic_name
 from headwater.capture.positions import Stored, TableState
+from headwater.capture.records.plan import topic_name
 from headwater.capture.settings import CaptureSettings, with_password
 from headwater.capture.sources import source_of
 from headwater.client import login

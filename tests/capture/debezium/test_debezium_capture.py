@@ -56,13 +56,13 @@ def test_copy_and_changes_over_restarts(bootstrap: str, postgres: Database) -> N
             "UPDATE t SET a = a + 10 WHERE id BETWEEN 991 AND 1000"
         )  # while nobody follows
     seen = read(bootstrap, topic)
-    ops = [each.op for each in seen]
+    ops = [record.op for record in seen]
     assert ops.count("r") == 1000  # copied once
     assert ops.count("u") == 3 * 300 + 2 * 10  # and no change twice
 
 
 @long
-def test_a_schema_history_is_kept_on_our_broker(bootstrap: str) -> None:
+def test_a_schema_history_is_stored_on_our_broker(bootstrap: str) -> None:
     """As the connectors of MySQL, SQL Server and Oracle keep it, with the properties they get."""
     given = properties(settings_of({}), {"schema.history.internal"}, bootstrap)
     jvm.start({})

@@ -92,7 +92,7 @@ def _assert_whole_and_once(changes: list[tuple[int, str, dict]], made: dict[int,
         groups.setdefault(number, set()).add(group)
     assert records == made
     assert {number: len(each) for number, each in groups.items() if len(each) > 1} == {}
-    assert len({each for of_number in groups.values() for each in of_number}) == len(groups)
+    assert len({group for of_number in groups.values() for group in of_number}) == len(groups)
 
 
 class Clients:

@@ -17,8 +17,8 @@ KNOWN = {"table.include.list", "snapshot.mode", "tombstones.on.delete", "slot.na
 
 
 def follows(tables: tuple[str, ...], exclude: tuple[str, ...], table: str) -> bool:
-    """As Debezium decides it: any item of the list matches all of the name."""
-    return any(re.fullmatch(each, table) for each in table_list(tables, exclude).split(","))
+    """As Debezium decides it: any pattern of the list matches all of the name."""
+    return any(re.fullmatch(pattern, table) for pattern in table_list(tables, exclude).split(","))
 
 
 def test_tables_are_shell_patterns() -> None:
@@ -81,14 +81,14 @@ def test_secrets_come_from_the_environment_and_from_files(tmp_path, monkeypatch)
         revealed(settings_of({"database.password_file": str(tmp_path / "none")}))
 
 
-def test_a_schema_history_is_kept_beside_the_topics() -> None:
+def test_a_schema_history_is_stored_beside_the_topics() -> None:
     known = {*KNOWN, "schema.history.internal"}
     given = properties(settings_of({}), known, "127.0.0.1:9092")
     assert given["schema.history.internal.kafka.bootstrap.servers"] == "127.0.0.1:9092"
     assert given["schema.history.internal.kafka.topic"] == "__headwater_schema_history.legacy"
     own = {"schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory"}
     assert "schema.history.internal.kafka.topic" not in properties(settings_of(own), known, None)
-    with pytest.raises(SourceRefused, match="no place for it"):
+    with pytest.raises(SourceRefused, match="no topic for it"):
         properties(settings_of({}), known, None)
 
 

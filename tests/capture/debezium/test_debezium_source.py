@@ -11,7 +11,14 @@ from postgres_server import Database
 from tiers import long
 from wire import wait_until
 
-from headwater.capture.contract import Begin, Commit, Place, Position, Progress, Record
+from headwater.capture.contract import (
+    Begin,
+    Commit,
+    LogPosition,
+    PositionAdvanced,
+    Record,
+    SourcePosition,
+)
 from headwater.capture.debezium import transactions
 from headwater.capture.debezium.source import DebeziumSource
 from headwater.errors import PositionLost, SourceRefused, SourceUnreachable
@@ -38,12 +45,12 @@ def options(postgres: Database) -> dict[str, str]:
 
 
 class Follower:
-    """What came, in groups: records with the place of their Begin."""
+    """What came, in groups: records with the log_position of their Begin."""
 
-    def __init__(self, source: DebeziumSource, after: Position | None) -> None:
+    def __init__(self, source: DebeziumSource, after: SourcePosition | None) -> None:
         self.source = source
-        self.place: Place = source.open(after, {})
-        self._events = source.changes(after or Position(self.place))
+        self.position: LogPosition = source.open(after, {})
+        self._events = source.changes(after or SourcePosition(self.position))
 
     def groups(self, records: int) -> list[tuple[Begin, list[Record]]]:
         """As many whole groups as have so many records."""
@@ -56,9 +63,9 @@ class Follower:
                 case Record():
                     found[-1][1].append(event)
                 case Commit():
-                    self.place = found[-1][0].at
-                case Progress():
-                    self.place = event.at
+                    self.position = found[-1][0].at
+                case PositionAdvanced():
+                    self.position = event.at
             total = sum(len(each) for _begin, each in found)
             if isinstance(event, Commit) and total >= records:
                 assert total == records
@@ -72,7 +79,7 @@ class Follower:
 
 @contextmanager
 def following(
-    options: dict[str, str], after: Position | None = None, **given: object
+    options: dict[str, str], after: SourcePosition | None = None, **given: object
 ) -> Iterator[Follower]:
     source = DebeziumSource(settings_of(options, **given))
     try:
@@ -88,10 +95,10 @@ def test_snapshot_then_changes_in_debeziums_own_envelope(
     postgres.run("CREATE TABLE other (id int PRIMARY KEY)")
     postgres.run("INSERT INTO t VALUES (1, 'öäü \U0001f600', 1.50), (2, E'two\\nlines', NULL)")
     with following(options, exclude=("public.other",)) as follower:
-        rows = [each for _begin, records in follower.groups(2) for each in records]
-        assert [each.topic for each in rows] == ["legacy.public.t"] * 2
-        values = [json.loads(each.value) for each in rows]
-        assert [each["op"] for each in values] == ["r", "r"]
+        rows = [record for _begin, records in follower.groups(2) for record in records]
+        assert [row.topic for row in rows] == ["legacy.public.t"] * 2
+        values = [json.loads(row.value) for row in rows]
+        assert [value["op"] for value in values] == ["r", "r"]
         assert values[0]["after"] == {"id": 1, "name": "öäü \U0001f600", "price": "1.50"}
         assert values[1]["after"]["name"] == "two\nlines"
         assert rows[0].key == b'{"id":1}'
@@ -104,9 +111,9 @@ def test_snapshot_then_changes_in_debeziums_own_envelope(
         ((begin, records),) = follower.groups(6)
         assert begin.id
         assert abs(begin.ts_ms - time.time() * 1000) < TIMEOUT_S * 1000
-        ops = [json.loads(each.value)["op"] if each.value else None for each in records]
+        ops = [json.loads(record.value)["op"] if record.value else None for record in records]
         assert ops == ["c", "d", None, "c", "d", None]
-        assert [dict(each.headers) for each in records[1:4]] == [
+        assert [dict(record.headers) for record in records[1:4]] == [
             {"__debezium.newkey": b'{"id":4}'},
             {"__debezium.newkey": b'{"id":4}'},
             {"__debezium.oldkey": b'{"id":3}'},
@@ -123,9 +130,9 @@ def test_it_goes_on_where_the_position_says(postgres: Database, options: dict[st
         groups = follower.groups(3)
     for passed, (begin, _records) in enumerate(groups, start=1):
         postgres.run("INSERT INTO t VALUES (%s)", 3 + passed)
-        with following(options, Position(json.loads(json.dumps(begin.at)))) as follower:
+        with following(options, SourcePosition(json.loads(json.dumps(begin.at)))) as follower:
             again = follower.groups(3)
-        keys = [each.key for _begin, records in again for each in records]
+        keys = [record.key for _begin, records in again for record in records]
         assert keys == [b'{"id":%d}' % number for number in range(passed + 1, passed + 4)]
 
 
@@ -174,11 +181,11 @@ def test_a_transaction_too_large_to_be_held_goes_on_exactly(
         ((begin, _records),) = follower.groups(500)
         assert begin.at["transaction"] == begin.id
     postgres.run("INSERT INTO t VALUES (1000)")
-    with following(options, Position(begin.at, 124)) as follower:
+    with following(options, SourcePosition(begin.at, 124)) as follower:
         groups = follower.groups(378)
         assert groups[0][1][0].key == b'{"id":124}'
         assert groups[-1][1][0].key == b'{"id":1000}'
-    with following(options, Position(begin.at)) as follower:
+    with following(options, SourcePosition(begin.at)) as follower:
         ((_begin, records),) = follower.groups(1)
         assert records[0].key == b'{"id":1000}'
 
@@ -187,10 +194,10 @@ def test_a_transaction_too_large_to_be_held_goes_on_exactly(
 def test_schemas_and_transactions_can_be_had(postgres: Database, options: dict[str, str]) -> None:
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with following(options, schemas=True, transactions=True, snapshot="never") as follower:
-        assert isinstance(next(follower.events()), Progress | None)  # it follows
+        assert isinstance(next(follower.events()), PositionAdvanced | None)  # it follows
         postgres.run("INSERT INTO t VALUES (1)")
         ((_begin, records),) = follower.groups(3)
-    assert [each.topic for each in records] == [
+    assert [record.topic for record in records] == [
         "legacy.transaction", "legacy.public.t", "legacy.transaction"
     ]  # fmt: skip
     value = json.loads(records[1].value)
@@ -211,7 +218,7 @@ def test_transforms_are_applied(postgres: Database, options: dict[str, str]) -> 
     assert json.loads(record.value) == {"id": 1}
 
 
-def test_what_is_wrong_is_told_by_check(postgres: Database, options: dict[str, str]) -> None:
+def test_what_is_wrong_is_reported_by_check(postgres: Database, options: dict[str, str]) -> None:
     assert DebeziumSource(settings_of(options)).check() == []
     (error,) = DebeziumSource(settings_of({**options, "database.password": "wrong"})).check()
     assert "password authentication failed" in str(error)
@@ -250,12 +257,12 @@ def test_a_connector_that_no_jar_has_is_refused(options: dict[str, str]) -> None
 def test_a_database_that_does_not_answer_is_unreachable(options: dict[str, str]) -> None:
     source = DebeziumSource(settings_of({**options, "database.port": "1"}))
     with pytest.raises(SourceUnreachable, match="does not start"):
-        for _event in source.changes(Position(source.open(None, {}))):
+        for _event in source.changes(SourcePosition(source.open(None, {}))):
             pass
     source.close()
 
 
-def test_a_slot_that_was_made_anew_is_a_lost_position(
+def test_a_slot_that_was_created_again_is_a_lost_position(
     postgres: Database, options: dict[str, str]
 ) -> None:
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
@@ -269,7 +276,7 @@ def test_a_slot_that_was_made_anew_is_a_lost_position(
     postgres.run("SELECT pg_drop_replication_slot(%s)", options["slot.name"])
     postgres.run("INSERT INTO t VALUES (3)")
     postgres.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", options["slot.name"])
-    with pytest.raises(PositionLost), following(options, Position(begin.at)) as follower:
+    with pytest.raises(PositionLost), following(options, SourcePosition(begin.at)) as follower:
         follower.groups(1)
 
 

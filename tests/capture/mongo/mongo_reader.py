@@ -7,7 +7,14 @@ from typing import Any
 
 from mongo_server import MongoServer
 
-from headwater.capture.contract import Begin, Change, Commit, Event, Position, Progress
+from headwater.capture.contract import (
+    Begin,
+    Change,
+    Commit,
+    Event,
+    PositionAdvanced,
+    SourcePosition,
+)
 from headwater.capture.mongo.source import MongoSource
 from headwater.capture.settings import CaptureSettings
 from headwater.settings import Secret
@@ -29,7 +36,7 @@ def source_of(mongo: MongoServer, database: str, **changed: Any) -> Iterator[Mon
 
 
 def read_until(
-    source: MongoSource, after: Position, is_enough: Callable[[list[Event]], bool]
+    source: MongoSource, after: SourcePosition, is_enough: Callable[[list[Event]], bool]
 ) -> list[Event]:
     """What the stream sends, without the signs of life."""
     events: list[Event] = []
@@ -47,14 +54,14 @@ def read_until(
     raise AssertionError("the stream ended")
 
 
-def read_transactions(source: MongoSource, after: Position, count: int) -> list[Event]:
+def read_transactions(source: MongoSource, after: SourcePosition, count: int) -> list[Event]:
     return without_progress(
         read_until(source, after, lambda events: sum(type(e) is Commit for e in events) == count)
     )
 
 
 def without_progress(events: list[Event]) -> list[Event]:
-    return [event for event in events if not isinstance(event, Progress)]
+    return [event for event in events if not isinstance(event, PositionAdvanced)]
 
 
 def changes_in(events: list[Event]) -> list[Change]:

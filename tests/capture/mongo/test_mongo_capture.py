@@ -45,7 +45,7 @@ def create(db, name):
 def test_documents_of_a_snapshot_and_of_changes_are_in_the_topic(bootstrap, mongo, db):
     items = create(db, "items")
     items.insert_many(
-        [{"_id": each, "n": Int64(5)} for each in (1, "one", ObjectId(), Decimal128("1.5"))]
+        [{"_id": item, "n": Int64(5)} for item in (1, "one", ObjectId(), Decimal128("1.5"))]
     )
     topic = f"{db.name}.{db.name}.items"
     with running(bootstrap, mongo.url + db.name, name=db.name) as capture:
@@ -55,7 +55,7 @@ def test_documents_of_a_snapshot_and_of_changes_are_in_the_topic(bootstrap, mong
         items.delete_one({"_id": "one"})
         capture.wait_until(lambda: len(read(bootstrap, topic)) == 8)
     records = read(bootstrap, topic)
-    assert [each.op for each in records] == ["r"] * 4 + ["c", "u", "d", None]
+    assert [record.op for record in records] == ["r"] * 4 + ["c", "u", "d", None]
     assert replayed_documents(records) == table_of(items)
     updated = records[5].value
     assert updated["before"] == '{"_id":2,"n":1}'
@@ -76,8 +76,8 @@ def test_a_renamed_collection_is_copied_under_its_new_name(bootstrap, mongo, db)
         capture.wait_until(lambda: len(read(bootstrap, topic)) == 4)
         assert f"{db.name}.old" not in capture.stored().tables
     assert replayed_documents(read(bootstrap, topic)) == table_of(db.new)
-    changes = [each.value for each in read(bootstrap, f"{db.name}.schema")]
-    assert any("rename" in (each["ddl"] or "") for each in changes)
+    changes = [record.value for record in read(bootstrap, f"{db.name}.schema")]
+    assert any("rename" in (change["ddl"] or "") for change in changes)
 
 
 def test_an_outbox_is_a_collection_whose_documents_are_events(bootstrap, mongo, db):
@@ -154,16 +154,16 @@ def test_a_bank_adds_up_over_restarts_and_lost_connections(bootstrap, mongo, db)
         wanted = table_of(accounts)
         capture.wait_until(lambda: replayed_documents(read(bootstrap, topic)) == wanted)
     records = read(bootstrap, topic)
-    updates = [each.value for each in records if each.op == "u"]
-    steps = [json.loads(each["updateDescription"]["updatedFields"])["n"] for each in updates]
+    updates = [record.value for record in records if record.op == "u"]
+    steps = [json.loads(update["updateDescription"]["updatedFields"])["n"] for update in updates]
     assert len(steps) > 100
     assert steps == [number for number in range(steps[0], transfers[0] + 1) for _ in range(2)]
-    numbers = [each["transaction"]["id"] for each in updates]
+    numbers = [update["transaction"]["id"] for update in updates]
     assert all(numbers.count(number) == 2 for number in set(numbers))
     assert len(set(numbers)) * 2 == len(steps)
     assert sum(row["balance"] for row in replayed_documents(records).values()) == TOTAL
-    ended = [each.value for each in read(bootstrap, f"{db.name}.transaction")]
-    assert [each["event_count"] for each in ended if each["status"] == "END"] == [2] * len(
+    ended = [record.value for record in read(bootstrap, f"{db.name}.transaction")]
+    assert [end["event_count"] for end in ended if end["status"] == "END"] == [2] * len(
         set(numbers)
     )
 

@@ -8,7 +8,7 @@ from bson.datetime_ms import DatetimeMS
 from mongo_reader import begins_in, read_transactions, source_of
 from mongo_server import mongo_server
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.capture.mongo.documents import extended_value
 
 pytestmark = pytest.mark.java
@@ -61,14 +61,14 @@ MIXED = [
 
 @pytest.mark.parametrize("limit_rows", [1, 2, 5])
 def test_ids_of_all_types_in_one_collection_are_all_found(source, db, limit_rows):
-    for each in reversed(MIXED):
-        db.mixed.insert_one({"_id": each})
+    for value in reversed(MIXED):
+        db.mixed.insert_one({"_id": value})
     rows, _ = read_all(source, table_named(source, "mixed"), limit_rows)
-    assert [row["_id"] for row in rows] == [extended_value(each) for each in MIXED]
+    assert [row["_id"] for row in rows] == [extended_value(value) for value in MIXED]
 
 
 def test_a_chunk_contains_what_was_committed_before_its_read(source, db):
-    start = Position(source.open(None, {}))
+    start = SourcePosition(source.open(None, {}))
     db.orders.insert_one({"_id": 1})
     db.orders.insert_one({"_id": 2})
     table = table_named(source, "orders")
@@ -76,8 +76,8 @@ def test_a_chunk_contains_what_was_committed_before_its_read(source, db):
     db.orders.update_one({"_id": 1}, {"$set": {"late": True}})
     first, second, late = begins_in(read_transactions(source, start, 3))
     assert chunk.rows == [{"_id": 1}, {"_id": 2}]
-    assert [chunk.contains(each) for each in (first, second, late)] == [True, True, False]
-    assert [chunk.is_passed(each.at) for each in (first, second, late)] == [False, True, True]
+    assert [chunk.contains(begin) for begin in (first, second, late)] == [True, True, False]
+    assert [chunk.is_passed(begin.at) for begin in (first, second, late)] == [False, True, True]
 
 
 @pytest.mark.parametrize("version", ["7.0", "4.4"])
@@ -89,7 +89,7 @@ def test_chunk_and_stream_together_give_the_collection(tmp_path, version):
         accounts = server.client.shop.accounts
         accounts.insert_many([{"_id": n, "n": 0} for n in range(20)])
         table = table_named(source, "accounts")
-        start = Position(source.open(None, {}))
+        start = SourcePosition(source.open(None, {}))
         is_over = threading.Event()
         written = [0]
 

@@ -12,11 +12,11 @@ from bson.dbref import DBRef
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.capture.column_rules import column_rule
 from headwater.capture.contract import Table
-from headwater.capture.document_rules import DocumentRules
 from headwater.capture.mongo import shape
 from headwater.capture.mongo.documents import CODEC, extended
+from headwater.capture.rules.column_rules import column_rule
+from headwater.capture.rules.document_rules import DocumentRules
 
 OID = "65a1b2c3d4e5f60718293a4b"
 

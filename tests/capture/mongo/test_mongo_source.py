@@ -16,9 +16,9 @@ from headwater.capture.contract import (
     Change,
     Commit,
     Lag,
-    Position,
-    Progress,
+    PositionAdvanced,
     SchemaChange,
+    SourcePosition,
 )
 from headwater.capture.mongo.source import MongoSource
 from headwater.capture.settings import CaptureSettings
@@ -45,8 +45,8 @@ def source(mongo, db):
         yield opened
 
 
-def opened(source) -> Position:
-    return Position(source.open(None, {}))
+def opened(source) -> SourcePosition:
+    return SourcePosition(source.open(None, {}))
 
 
 def test_every_kind_of_change_comes_with_both_images(source, db):
@@ -64,7 +64,7 @@ def test_every_kind_of_change_comes_with_both_images(source, db):
     new = {"_id": 1, "state": "new", "lines": {"a": 1, "b": 2}}
     paid = {"_id": 1, "state": "paid", "lines": {"a": 5}}
     sent = {"_id": 1, "state": "sent"}
-    assert [(each.op, each.before, each.after) for each in changes] == [
+    assert [(change.op, change.before, change.after) for change in changes] == [
         ("c", None, new),
         ("u", new, paid),
         ("u", paid, sent),
@@ -77,10 +77,10 @@ def test_every_kind_of_change_comes_with_both_images(source, db):
             "truncatedArrays": [],
         }
     }
-    assert [each.extra for each in (changes[0], *changes[2:])] == [None, None, None]
+    assert [change.extra for change in (changes[0], *changes[2:])] == [None, None, None]
     table = changes[0].table
     assert (table.id, table.key, table.documents) == (f"{db.name}.orders", ("_id",), True)
-    assert all(each.table is table for each in changes)
+    assert all(change.table is table for change in changes)
 
 
 def test_a_post_image_is_of_its_change_and_not_of_when_it_is_read(source, db):
@@ -90,7 +90,7 @@ def test_a_post_image_is_of_its_change_and_not_of_when_it_is_read(source, db):
     for n in range(1, 4):
         orders.update_one({"_id": 1}, {"$set": {"n": n}})
     changes = changes_in(read_transactions(source, start, 4))
-    assert [each.after["n"] for each in changes] == [0, 1, 2, 3]
+    assert [change.after["n"] for change in changes] == [0, 1, 2, 3]
 
 
 def test_without_images_an_update_has_the_present_document_or_none(source, db):
@@ -104,7 +104,7 @@ def test_without_images_an_update_has_the_present_document_or_none(source, db):
 
     changes = changes_in(read_transactions(source, start, 6))[2:]
 
-    assert [(each.op, each.before, each.after) for each in changes] == [
+    assert [(change.op, change.before, change.after) for change in changes] == [
         ("u", {"_id": 1}, {"_id": 1, "n": 2}),
         ("u", {"_id": 1}, {"_id": 1, "n": 2}),
         ("u", {"_id": 2}, None),
@@ -116,7 +116,7 @@ def test_without_images_an_update_has_the_present_document_or_none(source, db):
 def test_a_collection_without_images_beside_ones_with_them_is_looked_up(source, db):
     create(db, "orders")
     stream = source.changes(opened(source))
-    assert isinstance(next(event for event in stream if event is not None), Progress)
+    assert isinstance(next(event for event in stream if event is not None), PositionAdvanced)
     db.later.insert_one({"_id": 1, "n": 0})  # has no images, and was not there at the start
     db.later.update_one({"_id": 1}, {"$set": {"n": 1}})
     changes = (event for event in stream if isinstance(event, Change))
@@ -138,7 +138,7 @@ def test_a_transaction_is_whole_and_other_changes_are_one_each(source, db, mongo
 
     kinds = "".join(type(event).__name__[1] for event in events)
     assert kinds == "ehoehhhoeho"  # Begin, Change, Commit
-    assert [each.ordinal for each in changes_in(events)] == [0, 0, 1, 2, 0]
+    assert [event.ordinal for event in changes_in(events)] == [0, 0, 1, 2, 0]
     assert [event.changes for event in events if isinstance(event, Commit)] == [1, 3, 1]
     first, whole, last = begins_in(events)
     lsid = whole.source["lsid"]
@@ -159,9 +159,12 @@ def test_a_stream_goes_on_behind_every_position(source, db, mongo):
     events = read_transactions(source, start, 6)
     for index, event in enumerate(events):
         if isinstance(event, Commit) and index + 1 < len(events):
-            place = [each for each in events[:index] if isinstance(each, Begin)][-1].at
-            count = sum(isinstance(each, Commit) for each in events[index + 1 :])
-            assert read_transactions(source, Position(place), count) == events[index + 1 :]
+            log_position = [event for event in events[:index] if isinstance(event, Begin)][-1].at
+            count = sum(isinstance(event, Commit) for event in events[index + 1 :])
+            assert (
+                read_transactions(source, SourcePosition(log_position), count)
+                == events[index + 1 :]
+            )
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
@@ -173,7 +176,7 @@ def test_a_half_sent_transaction_goes_on_in_the_middle(source, db, mongo, sent):
     events = read_transactions(source, start, 2)
     begin, *changes, commit = events[:5]
 
-    rest = read_transactions(source, Position(begin.at, sent), 2)
+    rest = read_transactions(source, SourcePosition(begin.at, sent), 2)
 
     assert (rest[0].at, rest[0].id) == (begin.at, begin.id)
     assert rest[1:-3] == [*changes[sent:], commit]
@@ -185,19 +188,19 @@ def test_a_half_sent_single_change_is_ended(source, db, sent):
     start = opened(source)
     db.accounts.insert_many([{"_id": m} for m in range(3)])
     events = read_transactions(source, start, 3)
-    place = events[3].at
-    rest = read_transactions(source, Position(place, sent), 2)
+    log_position = events[3].at
+    rest = read_transactions(source, SourcePosition(log_position, sent), 2)
     assert changes_in(rest) == changes_in(events)[1 + sent :]
     assert [event.changes for event in rest if isinstance(event, Commit)] == [1, 1]
 
 
-def test_an_idle_stream_tells_how_far_it_is(source, db, mongo):
+def test_an_idle_stream_reports_how_far_it_is(source, db, mongo):
     start = opened(source)
     mongo.client[db.name + "other"].things.insert_one({})  # the log goes on, but not for us
     events = read_until(source, start, lambda events: events[-1].at["ts"] > start.at["ts"])
-    assert all(isinstance(event, Progress) for event in events)
+    assert all(isinstance(event, PositionAdvanced) for event in events)
     db.things.insert_one({"_id": 1})
-    (change,) = changes_in(read_transactions(source, Position(events[-1].at), 1))
+    (change,) = changes_in(read_transactions(source, SourcePosition(events[-1].at), 1))
     assert change.after == {"_id": 1}
 
 
@@ -218,14 +221,14 @@ def test_a_sign_of_life_comes_within_the_promised_time(source):
     ],
 )
 def test_only_the_named_collections_are_followed(mongo, db, tables, exclude, expected):
-    tables = tuple(each.format(db=db.name) for each in tables)
+    tables = tuple(table.format(db=db.name) for table in tables)
     with source_of(mongo, db.name, tables=tables, exclude=exclude) as source:
         start = opened(source)
         for name in ("orders", "items", "orders.old", "orders"):
             db[name].insert_one({})
         count = 2 if expected == ["orders"] else 4
         changes = changes_in(read_transactions(source, start, count))
-        assert sorted({each.table.name for each in changes}) == expected
+        assert sorted({change.table.name for change in changes}) == expected
         assert [table.name for table in source.tables()] == expected
 
 
@@ -236,7 +239,10 @@ def test_without_a_database_in_the_address_all_are_followed(mongo, db):
         db.orders.insert_one({"_id": 1})
         other.orders.insert_one({"_id": 2})
         changes = changes_in(read_transactions(source, start, 2))
-        assert [each.table.id for each in changes] == [f"{db.name}.orders", f"{db.name}b.orders"]
+        assert [change.table.id for change in changes] == [
+            f"{db.name}.orders",
+            f"{db.name}b.orders",
+        ]
         assert [table.id for table in source.tables()] == [
             f"{db.name}.orders",
             f"{db.name}b.orders",
@@ -244,7 +250,7 @@ def test_without_a_database_in_the_address_all_are_followed(mongo, db):
     mongo.client.drop_database(other)
 
 
-def test_a_dropped_and_a_renamed_collection_are_told_with_their_place(source, db):
+def test_a_dropped_and_a_renamed_collection_are_reported_with_their_position(source, db):
     start = opened(source)
     db.orders.insert_one({"_id": 1})
     db.orders.rename("archive")
@@ -252,14 +258,14 @@ def test_a_dropped_and_a_renamed_collection_are_told_with_their_place(source, db
     events = read_transactions(source, start, 3)
     orders, archive = f"{db.name}.orders", f"{db.name}.archive"
     told = [event for event in events if isinstance(event, SchemaChange)]
-    assert [(each.table_id, each.table and each.table.id, each.ddl) for each in told] == [
+    assert [(change.table_id, change.table and change.table.id, change.ddl) for change in told] == [
         (orders, None, f"rename {orders} to {archive}"),
         (archive, None, f"rename {orders} to {archive}"),
         (archive, archive, f"rename {orders} to {archive}"),
         (archive, None, f"drop {archive}"),
     ]
     renamed = begins_in(events)[1]
-    assert read_transactions(source, Position(renamed.at), 1) == events[-3:]
+    assert read_transactions(source, SourcePosition(renamed.at), 1) == events[-3:]
 
 
 def test_the_stream_goes_on_behind_a_dropped_database(source, db, mongo):
@@ -268,7 +274,7 @@ def test_the_stream_goes_on_behind_a_dropped_database(source, db, mongo):
     mongo.client.drop_database(db.name)
     db.orders.insert_one({"_id": 2})
     events = read_transactions(source, start, 3)
-    assert [each.after for each in changes_in(events)] == [{"_id": 1}, {"_id": 2}]
+    assert [event.after for event in changes_in(events)] == [{"_id": 1}, {"_id": 2}]
     assert [event.table for event in events if isinstance(event, SchemaChange)] == [None]
 
 
@@ -289,7 +295,7 @@ def test_a_server_that_stays_away_is_unreachable(mongo, db):
     with pytest.raises(SourceUnreachable, match="does not answer") as raised:
         source.open(None, {})
     assert "127.0.0.1:1" in raised.value.hint
-    assert [type(each) for each in source.check()] == [SourceUnreachable]
+    assert [type(problem) for problem in source.check()] == [SourceUnreachable]
     source.close()
 
 
@@ -332,7 +338,7 @@ def test_the_check_finds_what_is_wrong(source, db, mongo):
     assert f'getSiblingDB("{db.name}")' in found.hint
     assert 'collMod: "items"' in found.hint
     mongo.fail("aggregate", code=13)
-    assert ["may not read" in str(each) for each in source.check()] == [True]
+    assert ["may not read" in str(problem) for problem in source.check()] == [True]
     mongo.fail("find", code=13)
     unreadable = source.check()[0]
     assert isinstance(unreadable, TableRefused)
@@ -359,7 +365,7 @@ def test_an_address_that_is_none_is_a_wrong_setting_and_shows_no_password(addres
     assert raised.value.__cause__ is None
 
 
-def test_the_lag_is_the_part_of_the_oplog_behind_the_place(source, mongo):
+def test_the_lag_is_the_part_of_the_oplog_behind_the_position(source, mongo):
     oplog = mongo.client.local["oplog.rs"]
     assert source.lag({"ts": [150, 1]}) == Lag()
     oplog.insert_many([{"ts": Timestamp(seconds, 1)} for seconds in (100, 160, 200)])

@@ -7,7 +7,14 @@ import pytest
 from bson import Binary, Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headwater.capture.contract import Begin, Change, Commit, Position, Progress, Table
+from headwater.capture.contract import (
+    Begin,
+    Change,
+    Commit,
+    PositionAdvanced,
+    SourcePosition,
+    Table,
+)
 from headwater.capture.mongo.stream import (
     SKIPPED_EVENTS,
     Transactions,
@@ -17,7 +24,7 @@ from headwater.capture.mongo.stream import (
 )
 from headwater.errors import PositionLost
 
-START = Position({"token": {"_data": "820000000100000001"}, "ts": [1, 1]})
+START = SourcePosition({"token": {"_data": "820000000100000001"}, "ts": [1, 1]})
 LSID = {"id": Binary(b"\1" * 16, 4), "uid": Binary(b"\2" * 32, 0)}
 ORDERS = Table("shop", "orders", (), ("_id",), documents=True)
 
@@ -60,7 +67,7 @@ def test_a_transaction_ends_with_an_event_of_another():
     assert kinds(events) == [Begin, Change, Change, Commit, Begin, Change]
     assert events[0].id == events[0].source["lsid"] + ":7"
     assert events[3].changes == 2
-    assert stream.place == events[4].at
+    assert stream.position == events[4].at
 
 
 def test_a_transaction_ends_with_a_token_of_a_later_time_or_with_two_signs_of_nothing():
@@ -69,11 +76,11 @@ def test_a_transaction_ends_with_a_token_of_a_later_time_or_with_two_signs_of_no
     assert list(stream.idle(token(1, 0))) == [None]
     assert kinds(taken(stream, insert(1, 1, txn=7))) == [Change]  # it went on after all
     assert list(stream.idle(token(1, 1))) == [None]
-    assert kinds(stream.idle(token(1, 1))) == [Commit, Progress]
+    assert kinds(stream.idle(token(1, 1))) == [Commit, PositionAdvanced]
     taken(stream, insert(2, 0, txn=8))
     later = {"_data": f"82{10:08X}{3:08X}2B0229296E04"}
     ended = list(stream.idle(later))
-    assert ended == [Commit(1), Progress({"token": later, "ts": [10, 3]})]
+    assert ended == [Commit(1), PositionAdvanced({"token": later, "ts": [10, 3]})]
     assert list(stream.idle(later)) == [None]
 
 
@@ -84,11 +91,14 @@ def test_behind_mongos_a_transaction_ends_with_a_later_time_only():
     for _ in range(5):
         assert list(stream.idle(token(1, 0))) == [None]
     assert kinds(taken(stream, insert(1, 1, txn=7))) == [Change]
-    assert kinds(stream.idle({"_data": f"82{10:08X}{2:08X}2B0229296E04"})) == [Commit, Progress]
+    assert kinds(stream.idle({"_data": f"82{10:08X}{2:08X}2B0229296E04"})) == [
+        Commit,
+        PositionAdvanced,
+    ]
 
 
 def test_a_change_that_the_oplog_no_longer_has_is_not_waited_for():
-    stream = transactions(Position({"token": token(1, 5), "ts": [10, 1]}, 0))
+    stream = transactions(SourcePosition({"token": token(1, 5), "ts": [10, 1]}, 0))
     assert taken(stream, insert(1, 4)) == []
     with pytest.raises(PositionLost):
         taken(stream, insert(2))
@@ -109,13 +119,15 @@ def test_what_the_capture_does_not_name_has_no_ordinal():
     assert events[0].at["token"] == token(1, 1)
 
 
-def test_a_busy_stream_of_other_collections_tells_its_place():
+def test_a_busy_stream_of_other_collections_reports_its_position():
     stream = transactions()
     events = taken(*[stream], *[insert(n, coll="secret") for n in range(1, SKIPPED_EVENTS + 2)])
-    assert events == [Progress({"token": token(SKIPPED_EVENTS), "ts": [10, SKIPPED_EVENTS]})]
+    assert events == [
+        PositionAdvanced({"token": token(SKIPPED_EVENTS), "ts": [10, SKIPPED_EVENTS]})
+    ]
 
 
-def test_one_entry_of_the_log_with_several_changes_is_told_one_by_one():
+def test_one_entry_of_the_log_with_several_changes_is_reported_one_by_one():
     """As for a delete of many documents, which MongoDB may log together."""
     stream = transactions()
     events = taken(stream, insert(1, 0), insert(1, 1))
@@ -124,7 +136,7 @@ def test_one_entry_of_the_log_with_several_changes_is_told_one_by_one():
         token(1, 0),
         token(1, 1),
     ]
-    behind = transactions(Position(events[0].at))
+    behind = transactions(SourcePosition(events[0].at))
     assert kinds(taken(behind, insert(1, 1))) == [Begin, Change, Commit]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from mariadb_server import MariaDbServer
 from source_contract import Reader, Transaction, flat
 
-from headwater.capture.contract import Change, Position, Row, Table
+from headwater.capture.contract import Change, Row, SourcePosition, Table
 from headwater.capture.mysql import MySqlSource
 from headwater.capture.settings import CaptureSettings
 from headwater.settings import Secret
@@ -23,12 +23,14 @@ class ShopCapture:
     def execute(self, *statements: str) -> Any:
         return self.server.execute(*statements, database=self.database)
 
-    def begin(self, after: Position | None = None, known: dict[str, Table] | None = None) -> Reader:
+    def begin(
+        self, after: SourcePosition | None = None, known: dict[str, Table] | None = None
+    ) -> Reader:
         """Opens the source, now or where it was."""
         if self.reader is not None:
             self.reader.close()
-        place = self.source.open(after, known or {})
-        self.reader = Reader(self.source, after or Position(place))
+        log_position = self.source.open(after, known or {})
+        self.reader = Reader(self.source, after or SourcePosition(log_position))
         return self.reader
 
     def changes(self, number: int) -> list[Change]:
@@ -45,7 +47,7 @@ class ShopCapture:
     def table(self, name: str) -> Table:
         return next(table for table in self.source.tables() if table.name == name)
 
-    def read_on(self, position: Position) -> None:
+    def read_on(self, position: SourcePosition) -> None:
         """For errors that the server sends in the place of events."""
         for _ in islice(self.source.changes(position), 50):
             pass

@@ -162,9 +162,9 @@ def check(server: MariaDbServer, bootstrap: str, kills: int) -> None:
     while (journal := read(bootstrap, "shop.bank.journal"))[-1].value["after"]["what"] != "end":
         assert time.monotonic() < deadline_s, "the last transaction is not in the topic"
         threading.Event().wait(0.1)
-    ids = [each.key["id"] for each in journal if each.op == "c"]
+    ids = [record.key["id"] for record in journal if record.op == "c"]
     assert len(ids) == len(set(ids))
-    assert set(ids) | {each.key["id"] for each in journal if each.op == "r"} == expected
+    assert set(ids) | {record.key["id"] for record in journal if record.op == "r"} == expected
 
     accounts = read(bootstrap, "shop.bank.accounts")
     gtids = [gtid for gtid, _ in _transactions(accounts) if gtid is not None]

@@ -18,10 +18,10 @@ import pytest
 from mariadb_server import MariaDbServer
 
 from bench.peers.provision import missing_tools
-from headwater.capture.contract import Begin, Change, Commit, Position
+from headwater.capture.contract import Begin, Change, Commit, SourcePosition
 from headwater.capture.mysql import MySqlSource
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.settings import Secret
 
 pytestmark = [
@@ -67,7 +67,7 @@ CHANGES = [
     f"BEGIN; {SMALL} (6, 1, 'a', 0, 0), (7, 1, 'b', 0, 0); DELETE FROM things WHERE tu = 1; COMMIT",
     "ALTER TABLE things ADD COLUMN later INT AFTER id",
     f"{SMALL} (10, 1, 'later', 0, 0)",
-    "REPLACE INTO things (id, tu, vc, first, at) VALUES (10, 2, 'again', '2000-01-01', 0)",
+    "REplace INTO things (id, tu, vc, first, at) VALUES (10, 2, 'again', '2000-01-01', 0)",
     "TRUNCATE things",
     f"{SMALL} (999, 1, 'the end', 0, 0)",
 ]
@@ -113,9 +113,9 @@ def read_until(path: Path, text: str, process: Any) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def shaped(source: MySqlSource, settings: CaptureSettings, place: Any) -> Iterator[Any]:
+def shaped(source: MySqlSource, settings: CaptureSettings, log_position: Any) -> Iterator[Any]:
     shaper = Shaper(settings, source.connector, source.database)
-    for event in source.changes(Position(place)):
+    for event in source.changes(SourcePosition(log_position)):
         records: Any = []
         if isinstance(event, Begin):
             shaper.begin(event)
@@ -166,15 +166,15 @@ def test_records_are_those_of_debezium(tmp_path: Path) -> None:
         source = MySqlSource(settings)
         with debezium(server, path) as process:
             read_until(path, "found", process)
-            place = source.open(None, {})
+            log_position = source.open(None, {})
             for change in CHANGES:
                 server.execute(*change.split("; "), database="shop")
             expected = read_until(path, "the end", process)
-        records = [comparable(each) for each in shaped(source, settings, place)]
+        records = [comparable(record) for record in shaped(source, settings, log_position)]
         source.close()
     finally:
         server.close()
-    expected = [comparable(each) for each in expected if '"op":"r"' not in (each[2] or "")]
+    expected = [comparable(record) for record in expected if '"op":"r"' not in (record[2] or "")]
     assert len(records) == 21
     for ours, theirs in zip(records, expected, strict=True):
         assert ours == theirs

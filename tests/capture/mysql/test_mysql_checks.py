@@ -1,4 +1,4 @@
-"""What is wrong with a server, in words and with the SQL that mends it; and what was not asked."""
+"""What is wrong with a server, in words and with the SQL that fixes it; and what was not asked."""
 
 import socket
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 from mariadb_server import MariaDbServer
 from mysql_capture import ShopCapture
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.capture.mysql import MySqlSource
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, SourceRefused, SourceUnreachable, TableRefused
@@ -36,7 +36,7 @@ def _source(url: str, **settings: object) -> MySqlSource:
         ("binlog_expire_logs_seconds", "3600", TableRefused, "binlog_expire_logs_seconds = 604800"),
     ],
 )
-def test_settings_are_told_with_the_sql(
+def test_settings_are_reported_with_the_sql(
     capture: ShopCapture, name: str, value: str, kind: type, hint: str
 ) -> None:
     with capture.server.globals(**{name: value}):
@@ -62,19 +62,19 @@ def test_rows_that_foreign_keys_change(capture: ShopCapture) -> None:
     if logged:
         assert problems == []
         changes = capture.changes(3)
-        assert [(each.table.name, each.op) for each in changes] == [
+        assert [(change.table.name, change.op) for change in changes] == [
             ("child", "d"), ("parent", "d"), ("parent", "c"),
         ]  # fmt: skip
     else:
         [problem] = problems
         assert type(problem) is TableRefused
         assert f"{capture.database}.child " in problem.what
-        assert [(each.table.name, each.op) for each in capture.changes(2)] == [
+        assert [(change.table.name, change.op) for change in capture.changes(2)] == [
             ("parent", "d"), ("parent", "c"),
         ]  # fmt: skip
 
 
-def test_rights_are_told_with_the_grant_that_gives_them(
+def test_rights_are_reported_with_the_grant_that_gives_them(
     server: MariaDbServer, shop: str, account: str
 ) -> None:
     server.execute(f"CREATE TABLE {shop}.t (id INT PRIMARY KEY)")
@@ -87,14 +87,14 @@ def test_rights_are_told_with_the_grant_that_gives_them(
         assert problems[0].hint.startswith("GRANT ")
         server.execute(problems[0].hint)
     assert problems == []
-    place = source.open(None, {})
+    log_position = source.open(None, {})
     server.execute(f"INSERT INTO {shop}.t VALUES (1)")
-    events = source.changes(Position(place))
+    events = source.changes(SourcePosition(log_position))
     for event in events:
         if event is not None:
             break
     assert [row["id"] for row in source.read_chunk(source.tables()[0], None, 10).rows] == [1]
-    assert source.lag(place).size_bytes
+    assert source.lag(log_position).size_bytes
     events.close()
     source.close()
 
@@ -107,9 +107,9 @@ def test_a_missing_right_stops_the_stream_with_its_grant(
         f"GRANT SELECT, REPLICATION CLIENT ON *.* TO {account}",
     )
     source = _source(server.url(shop, account, "s%C3%A9cret"))
-    place = source.open(None, {})
+    log_position = source.open(None, {})
     with pytest.raises(SourceRefused) as caught:
-        next(source.changes(Position(place)))
+        next(source.changes(SourcePosition(log_position)))
     assert "REPLICATION SLAVE" in caught.value.hint
     source.close()
 
@@ -121,7 +121,7 @@ def test_a_wrong_password(server: MariaDbServer, account: str) -> None:
     assert "wrong" not in str(problem) + problem.hint
 
 
-def test_nobody_answers() -> None:
+def test_an_address_without_a_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     source = _source(f"mysql://root@127.0.0.1:{port}/")
@@ -132,7 +132,7 @@ def test_nobody_answers() -> None:
         source.open(None, {})
 
 
-def test_somebody_else_answers() -> None:
+def test_another_program_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         source = _source(f"mysql://root@127.0.0.1:{port}/")
@@ -166,7 +166,7 @@ def test_wrong_settings_are_refused(url: str, options: dict[str, str]) -> None:
 
 
 def test_two_captures_register_under_ids_of_their_own(capture: ShopCapture) -> None:
-    """The server ends the reader whose id another one takes: that is told, with what mends it."""
+    """The server ends the reader whose id another one takes: that is reported, with the fix."""
     capture.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     capture.begin()
     other = ShopCapture(capture.server, capture.database)

@@ -12,8 +12,8 @@ from source_contract import Transaction
 
 from headwater.capture.contract import Table
 from headwater.capture.mysql.chunks import TableReader
-from headwater.capture.mysql.connection import Address, connect
 from headwater.capture.mysql.server import inspect
+from headwater.databases.mysql import Address, connect
 from headwater.errors import CaptureError, SourceUnreachable, TableRefused
 
 
@@ -100,7 +100,7 @@ def test_large_rows_end_a_chunk_early(capture: ShopCapture) -> None:
         ]  # fmt: skip
         reader = capture.begin()
         capture.execute("UPDATE t SET b = CONCAT(b, '!') WHERE id = 1")
-        [change] = [change for each in reader.changes(1) for change in each.changes]
+        [change] = [change for transaction in reader.changes(1) for change in transaction.changes]
         assert change.after is not None
         assert len(change.after["b"]) == 17000001
 
@@ -114,11 +114,11 @@ def test_a_table_without_transactions_is_refused(capture: ShopCapture) -> None:
     assert isinstance(problem, TableRefused)
 
 
-def test_a_table_that_is_gone(capture: ShopCapture) -> None:
+def test_a_table_that_was_dropped(capture: ShopCapture) -> None:
     capture.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     table = capture.table("t")
     capture.execute("DROP TABLE t")
-    with pytest.raises(CaptureError, match="gone"):
+    with pytest.raises(CaptureError, match="was dropped"):
         capture.source.read_chunk(table, None, 10)
 
 
@@ -193,9 +193,13 @@ def test_what_a_chunk_contains_is_exact_under_load(
         event = reader.next()
         transactions += [event] if isinstance(event, Transaction) else []
     for chunk in chunks:
-        contained = [each for each in transactions if chunk.contains(each.begin)]
+        contained = [
+            transaction for transaction in transactions if chunk.contains(transaction.begin)
+        ]
         assert contained == transactions[: len(contained)]
-        behind = [each for each in transactions if chunk.is_passed(each.begin.at)]
+        behind = [
+            transaction for transaction in transactions if chunk.is_passed(transaction.begin.at)
+        ]
         assert behind == transactions[len(transactions) - len(behind) :]
         [number] = [row["n"] for row in chunk.rows]
         assert len(contained) <= number <= len(transactions) - len(behind)

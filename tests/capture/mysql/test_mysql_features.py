@@ -13,7 +13,7 @@ from mysql_capture import ShopCapture
 from mysql_server import MYSQL_ONLY
 
 from bench.peers.process import free_port
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.capture.mysql import MySqlSource
 from headwater.capture.mysql.server import lacking_gtids
 from headwater.capture.settings import CaptureSettings
@@ -40,9 +40,9 @@ def test_a_login_by_caching_sha2_password(server: MariaDbServer, shop: str, is_t
     try:
         for number in range(2):
             assert source.check() == []
-            place = source.open(None, {})
+            log_position = source.open(None, {})
             server.execute(f"INSERT INTO {shop}.t VALUES ({number})")
-            events = source.changes(Position(place))
+            events = source.changes(SourcePosition(log_position))
             assert next(event for event in events if event is not None)
             events.close()
     finally:
@@ -106,13 +106,18 @@ def test_transactions_may_be_compressed(capture: ShopCapture) -> None:
         "INSERT INTO t VALUES (3, REPEAT('z', 500), 3)",
     )
     transactions = reader.changes(5005)
-    assert [len(each.changes) for each in transactions if each.changes] == [2, 5000, 2, 1]
+    assert [len(transaction.changes) for transaction in transactions if transaction.changes] == [
+        2,
+        5000,
+        2,
+        1,
+    ]
     updated, deleted = transactions[2].changes
     assert (updated.op, updated.after) == ("u", {"id": 1, "note": "y" * 600})
     assert (deleted.op, deleted.before) == ("d", {"id": 2, "note": "two"})
     assert transactions[-1].changes[0].after == {"id": 3, "note": "z" * 500, "extra": 3}
     for changes in (1, 4999):  # in the middle of one, too
-        capture.begin(Position(transactions[1].begin.at, changes))
+        capture.begin(SourcePosition(transactions[1].begin.at, changes))
         assert len(capture.changes(5003 - changes)) == 5003 - changes
 
 
@@ -124,7 +129,9 @@ def _tagged(capture: ShopCapture) -> None:
 
 
 def test_tagged_ids_are_followed(capture: ShopCapture) -> None:
-    """A place behind them is one from which the stream goes on, without gaps and repetitions."""
+    """A log_position behind them is one from which the stream goes on, without gaps and
+    repetitions.
+    """
     _tagged(capture)
     capture.execute(TABLE)
     reader = capture.begin()
@@ -140,25 +147,26 @@ def test_tagged_ids_are_followed(capture: ShopCapture) -> None:
         "INSERT INTO t VALUES (6, '')",
     )
     transactions = reader.changes(6)
-    tags = [each.begin.id.split(":")[1:-1] for each in transactions]
+    tags = [transaction.begin.id.split(":")[1:-1] for transaction in transactions]
     assert tags == [[], ["blue"], ["other_1"], [], ["blue"]]
     assert all(
-        abs(each.begin.ts_ms - transactions[0].begin.ts_ms) < 60_000 for each in transactions
+        abs(transaction.begin.ts_ms - transactions[0].begin.ts_ms) < 60_000
+        for transaction in transactions
     )
     ((executed,),) = capture.execute("SELECT @@global.gtid_executed")
     for number, transaction in enumerate(transactions[:-1]):
         expected = [[2, 3, 4, 5, 6], [4, 5, 6], [5, 6], [6]][number]
-        position = Position(transaction.begin.at)
+        position = SourcePosition(transaction.begin.at)
         assert capture.source.check_position(position)
         capture.begin(position)
         assert [row["id"] for row in capture.rows(len(expected)) if row] == expected
-    capture.begin(Position(transactions[1].begin.at, 1))  # in the middle of a tagged one
+    capture.begin(SourcePosition(transactions[1].begin.at, 1))  # in the middle of a tagged one
     assert [row["id"] for row in capture.rows(4) if row] == [3, 4, 5, 6]
-    place = capture.source.open(None, {})  # of a server whose history has tags
-    assert place["gtids"] == executed.replace("\n", "")
+    log_position = capture.source.open(None, {})  # of a server whose history has tags
+    assert log_position["gtids"] == executed.replace("\n", "")
     chunk = capture.source.read_chunk(capture.table("t"), None, 10)
-    assert all(chunk.contains(each.begin) for each in transactions)
-    capture.begin(Position(place))
+    assert all(chunk.contains(transaction.begin) for transaction in transactions)
+    capture.begin(SourcePosition(log_position))
     capture.execute("INSERT INTO t VALUES (7, '')")
     assert [row["id"] for row in capture.rows(1) if row] == [7]
 
@@ -175,12 +183,12 @@ def test_a_server_without_our_last_transactions_is_another_history(capture: Shop
             "SET gtid_next = 'AUTOMATIC'",
         )
     first, second = reader.changes(2)
-    assert capture.source.check_position(Position(second.begin.at))
+    assert capture.source.check_position(SourcePosition(second.begin.at))
     read_more = {**second.begin.at, "gtid": f"{old}:3"}  # of the old primary, and never came here
     capture.execute("INSERT INTO t VALUES (3, '')")
     for position in (
-        Position(read_more),
-        Position({**first.begin.at, "server": 12, "gtids": f"{old}:1-3"}),
+        SourcePosition(read_more),
+        SourcePosition({**first.begin.at, "server": 12, "gtids": f"{old}:1-3"}),
     ):
         capture.source.open(position, {})
         with pytest.raises(PositionLost) as caught:
@@ -196,7 +204,7 @@ def test_a_replica_that_is_behind_is_waited_for(capture: ShopCapture) -> None:
     reader = capture.begin()
     capture.execute("INSERT INTO t VALUES (1, '')")
     [transaction] = reader.changes(1)
-    ahead = Position({**transaction.begin.at, "gtid": f"{uuid4()}:1"})
+    ahead = SourcePosition({**transaction.begin.at, "gtid": f"{uuid4()}:1"})
     capture.execute(
         "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_USER = 'root',"
         f" SOURCE_PORT = {free_port()}",
@@ -287,10 +295,10 @@ def test_vectors(capture: ShopCapture, metadata: str) -> None:
 
 def test_the_status_of_the_log_under_either_name(capture: ShopCapture) -> None:
     capture.execute(TABLE)
-    place = capture.source.open(None, {})
-    assert capture.source.lag(place).size_bytes == 0
+    log_position = capture.source.open(None, {})
+    assert capture.source.lag(log_position).size_bytes == 0
     capture.execute("INSERT INTO t VALUES (1, '')")
-    assert capture.source.lag(place).size_bytes
+    assert capture.source.lag(log_position).size_bytes
 
 
 def test_ids_of_a_server_without_gtids(capture: ShopCapture) -> None:
@@ -300,13 +308,13 @@ def test_ids_of_a_server_without_gtids(capture: ShopCapture) -> None:
     capture.execute(*(f"SET GLOBAL gtid_mode = {step}" for step in steps))
     try:
         reader = capture.begin()
-        assert "gtids" not in reader.place
+        assert "gtids" not in reader.position
         capture.execute("INSERT INTO t VALUES (1, ''), (2, '')", "INSERT INTO t VALUES (3, '')")
         first, second = reader.changes(3)
         assert first.begin.id.startswith("file=")
-        capture.begin(Position(first.begin.at, 1))
+        capture.begin(SourcePosition(first.begin.at, 1))
         assert [row["id"] for row in capture.rows(2) if row] == [2, 3]
-        capture.begin(Position(second.begin.at))
+        capture.begin(SourcePosition(second.begin.at))
         chunk = capture.source.read_chunk(capture.table("t"), None, 10)
         assert [row["id"] for row in chunk.rows] == [1, 2, 3]
         assert chunk.contains(second.begin)
@@ -354,4 +362,4 @@ def test_statements_of_the_server_itself(capture: ShopCapture) -> None:
     changes = capture.changes(2)
     assert [change.table.name for change in changes] == ["made", "t"]
     assert reader.failed == []
-    json.dumps(reader.place)
+    json.dumps(reader.position)

@@ -9,7 +9,7 @@ from mariadb_server import MariaDbServer
 from mysql_capture import ShopCapture
 from mysql_server import MARIADB_ONLY
 
-from headwater.capture.contract import Position
+from headwater.capture.contract import SourcePosition
 from headwater.errors import CaptureError, TableRefused
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)"
@@ -73,11 +73,13 @@ def test_a_table_altered_twice_while_the_capture_was_behind(nameless: ShopCaptur
     [failed] = reader.failed
     assert failed.table_id == nameless.table("t").id
     assert "SET GLOBAL binlog_row_metadata = FULL" in failed.error.hint
-    names = [[c.name for c in each.table.columns] for each in reader.schema_changes if each.table]
+    names = [
+        [c.name for c in change.table.columns] for change in reader.schema_changes if change.table
+    ]
     assert names == [["id", "a", "b"], ["id", "d", "b"]]  # the first as it was last certain
 
 
-def test_what_is_not_certain_is_stored_with_the_place(nameless: ShopCapture) -> None:
+def test_what_is_not_certain_is_stored_with_the_position(nameless: ShopCapture) -> None:
     """Who resumes between two statements has the table as it was before both."""
     nameless.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY)")
     reader = nameless.begin()
@@ -94,7 +96,7 @@ def test_what_is_not_certain_is_stored_with_the_place(nameless: ShopCapture) -> 
     known = {table.id: table}
     for transaction in transactions[1:3]:
         assert transaction.begin.at["uncertain"] == [table.id]
-        again = nameless.begin(Position(transaction.begin.at), known)
+        again = nameless.begin(SourcePosition(transaction.begin.at), known)
         rows = nameless.rows(1 if transaction is transactions[2] else 2)
         assert rows[-1] == {"id": 4, "d": 4, "b": 4}
         assert [failed.table_id for failed in again.failed] == [table.id]
@@ -122,10 +124,10 @@ def test_a_capture_that_resumes_knows_the_tables_as_they_were(nameless: ShopCapt
     known = {transaction.changes[0].table.id: transaction.changes[0].table}
     nameless.execute("INSERT INTO t VALUES (2, 2, 2)", "ALTER TABLE t RENAME COLUMN a TO c")
     nameless.execute("INSERT INTO t VALUES (3, 3, 3)")
-    reader = nameless.begin(Position(transaction.begin.at), known)
+    reader = nameless.begin(SourcePosition(transaction.begin.at), known)
     assert nameless.rows(2) == [{"id": 2, "a": 2, "b": 2}, {"id": 3, "c": 3, "b": 3}]
     # One that knows nothing must not guess: the catalog is ahead of the log.
-    reader = nameless.begin(Position(transaction.begin.at), {})
+    reader = nameless.begin(SourcePosition(transaction.begin.at), {})
     assert nameless.rows(1) == [{"id": 3, "c": 3, "b": 3}]
     assert [failed.table_id for failed in reader.failed] == list(known)
 
@@ -177,7 +179,7 @@ def test_tables_are_renamed_created_and_dropped(capture: ShopCapture) -> None:
     ]
     reader.until(lambda _: len(reader.schema_changes) == 4)
     name = capture.database
-    assert [(each.table_id, each.table is None) for each in reader.schema_changes] == [
+    assert [(change.table_id, change.table is None) for change in reader.schema_changes] == [
         (f"{name}.t", True),
         (f"{name}.odd name", False),
         (f"{name}.copy", True),
@@ -319,21 +321,21 @@ def test_sequences_are_no_tables(capture: ShopCapture, metadata: str) -> None:
 
 
 @MARIADB_ONLY
-def test_a_table_that_takes_the_place_of_another_is_a_new_one(nameless: ShopCapture) -> None:
+def test_a_table_that_replaces_another_is_a_new_one(nameless: ShopCapture) -> None:
     nameless.execute(TABLE, "CREATE TABLE u (id INT PRIMARY KEY, x INT, y INT)")
     reader = nameless.begin()
     nameless.execute(
         "RENAME TABLE t TO v, u TO t, v TO u",
         "INSERT INTO t VALUES (1, 1, 1)",
         "INSERT INTO u VALUES (2, 2, 2)",
-        "CREATE OR REPLACE TABLE u LIKE t",
-        "CREATE OR REPLACE TABLE w LIKE t",
+        "CREATE OR REplace TABLE u LIKE t",
+        "CREATE OR REplace TABLE w LIKE t",
     )
     assert nameless.rows(1) == [{"id": 1, "x": 1, "y": 1}]  # that of u can no longer be named
     reader.until(lambda _: len(reader.schema_changes) == 8)
     changes = [
-        (each.table_id.partition(".")[2], each.table and each.table.columns[1].name)
-        for each in reader.schema_changes
+        (change.table_id.partition(".")[2], change.table and change.table.columns[1].name)
+        for change in reader.schema_changes
     ]
     assert changes == [
         ("t", None), ("u", None), ("v", None), ("t", "x"),

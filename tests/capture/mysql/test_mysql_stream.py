@@ -11,10 +11,11 @@ from mysql_capture import ShopCapture
 from mysql_server import MARIADB_ONLY
 from source_contract import Reader
 
-from headwater.capture.contract import UNAVAILABLE, Position
+from headwater.capture.contract import UNAVAILABLE, SourcePosition
 from headwater.capture.mysql import MySqlSource
-from headwater.capture.mysql.connection import Address, connect, query
+from headwater.capture.mysql.connection import query
 from headwater.capture.settings import CaptureSettings
+from headwater.databases.mysql import Address, connect
 from headwater.errors import PositionLost, SourceUnreachable
 from headwater.settings import Secret
 
@@ -41,7 +42,7 @@ def test_rows_and_statements_may_be_compressed(capture: ShopCapture) -> None:
     assert changes[2].before == changes[0].after
     assert changes[4].after == {"id": 3, "name": "three", "note": "z" * 500, "extra": 3}
     assert capture.reader is not None
-    assert [each.ddl[:25] for each in capture.reader.schema_changes] == [
+    assert [change.ddl[:25] for change in capture.reader.schema_changes] == [
         "ALTER TABLE t ADD COLUMN "
     ]
 
@@ -78,16 +79,16 @@ def test_positions_in_files_do_without_gtids(capture: ShopCapture) -> None:
     )
     first, second = reader.changes(3)
 
-    def without(position: Position) -> Position:
-        place = {key: value for key, value in position.at.items() if key != "gtids"}
-        return Position(place, position.changes)
+    def without(position: SourcePosition) -> SourcePosition:
+        log_position = {key: value for key, value in position.at.items() if key != "gtids"}
+        return SourcePosition(log_position, position.changes)
 
-    capture.begin(without(Position(first.begin.at, 1)))
+    capture.begin(without(SourcePosition(first.begin.at, 1)))
     assert [row["id"] for row in capture.rows(2) if row] == [2, 3]
-    capture.begin(without(Position(first.begin.at)))
+    capture.begin(without(SourcePosition(first.begin.at)))
     assert [row["id"] for row in capture.rows(1) if row] == [3]
-    end = {key: value for key, value in reader.place.items() if key != "gtids"}
-    capture.begin(Position(end))
+    end = {key: value for key, value in reader.position.items() if key != "gtids"}
+    capture.begin(SourcePosition(end))
     capture.execute("INSERT INTO t VALUES (4, 'd', '')")
     assert capture.rows(1) == [{"id": 4, "name": "d", "note": ""}]
     assert second.begin.at["begins"] > first.begin.at["begins"]
@@ -104,7 +105,7 @@ def test_the_log_goes_on_in_the_next_file(capture: ShopCapture) -> None:
     )
     first, second = reader.changes(2)
     assert first.begin.at["file"] < second.begin.at["file"]
-    capture.begin(Position(first.begin.at))
+    capture.begin(SourcePosition(first.begin.at))
     assert [row["id"] for row in capture.rows(1) if row] == [2]
     chunk = capture.source.read_chunk(capture.table("t"), None, 10)
     assert chunk.contains(second.begin)
@@ -123,9 +124,9 @@ def test_ids_of_several_domains(capture: ShopCapture) -> None:
         "INSERT INTO t VALUES (3, 'c', '')",
     )
     transactions = reader.changes(3)
-    assert [each.begin.id.split("-")[0] for each in transactions] == ["0", "7", "0"]
+    assert [transaction.begin.id.split("-")[0] for transaction in transactions] == ["0", "7", "0"]
     for number, transaction in enumerate(transactions[:2]):
-        capture.begin(Position(transaction.begin.at))
+        capture.begin(SourcePosition(transaction.begin.at))
         assert [row["id"] for row in capture.rows(2 - number) if row] == [2, 3][number:]
 
 
@@ -136,31 +137,33 @@ def test_another_server_goes_on_by_id(capture: ShopCapture) -> None:
     capture.execute("INSERT INTO t VALUES (1, 'a', ''), (2, 'b', '')", "DELETE FROM t WHERE id = 1")
     first, second = reader.changes(3)
     elsewhere = {**first.begin.at, "server": 12, "file": "old.000777", "begins": 5}
-    reader = capture.begin(Position(elsewhere, 1))
+    reader = capture.begin(SourcePosition(elsewhere, 1))
     assert [change.ordinal for change in capture.changes(2)] == [1, 0]
-    assert reader.place == second.begin.at
-    capture.begin(Position({"server": 12, "file": "old.000777", "pos": 9, "gtids": first.begin.id}))
+    assert reader.position == second.begin.at
+    capture.begin(
+        SourcePosition({"server": 12, "file": "old.000777", "pos": 9, "gtids": first.begin.id})
+    )
     assert [change.op for change in capture.changes(1)] == ["d"]
-    lost = Position({"server": 12, "file": "old.000777", "pos": 9})
+    lost = SourcePosition({"server": 12, "file": "old.000777", "pos": 9})
     with pytest.raises(PositionLost, match="another"):
         capture.read_on(lost)
 
 
-def test_a_purged_log_is_told_with_the_command_that_repairs(capture: ShopCapture) -> None:
+def test_a_purged_log_is_reported_with_the_command_that_repairs(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     reader = capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
     [transaction] = reader.changes(1)
     capture.execute("INSERT INTO t VALUES (2, 'b', '')", "FLUSH BINARY LOGS")
-    assert capture.source.check_position(Position(transaction.begin.at)) is True
+    assert capture.source.check_position(SourcePosition(transaction.begin.at)) is True
     file = capture.execute("SHOW BINARY LOGS")[-1][0]
     capture.close()
     deadline_s = time.monotonic() + 20
     # The server keeps a file until it has noticed, at a heartbeat, that its reader has gone.
     while capture.execute(f"PURGE BINARY LOGS TO '{file}'", "SHOW BINARY LOGS")[0][0] != file:
         assert time.monotonic() < deadline_s
-    lost = Position(transaction.begin.at)
-    for position in (lost, Position({k: v for k, v in lost.at.items() if k != "gtids"})):
+    lost = SourcePosition(transaction.begin.at)
+    for position in (lost, SourcePosition({k: v for k, v in lost.at.items() if k != "gtids"})):
         capture.source.open(position, {})
         with pytest.raises(PositionLost) as caught:
             capture.read_on(position)
@@ -169,19 +172,19 @@ def test_a_purged_log_is_told_with_the_command_that_repairs(capture: ShopCapture
             capture.source.check_position(position)
     uuid = lost.at["gtids"].partition(":")[0]
     ahead = "0-11-999999999" if capture.server.is_mariadb else f"{uuid}:1-999999999"
-    unknown = Position({**lost.at, "gtids": ahead}, 0)
+    unknown = SourcePosition({**lost.at, "gtids": ahead}, 0)
     capture.source.open(unknown, {})
     with pytest.raises(PositionLost):
         capture.read_on(unknown)
 
 
-def test_a_log_that_began_anew_is_not_taken_for_the_old_one(capture: ShopCapture) -> None:
+def test_a_log_that_was_reset_is_not_taken_for_the_old_one(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     reader = capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
     [transaction] = reader.changes(1)
-    place = {**transaction.begin.at, "begins": transaction.begin.at["begins"] + 1}
-    position = Position(place, 0)
+    log_position = {**transaction.begin.at, "begins": transaction.begin.at["begins"] + 1}
+    position = SourcePosition(log_position, 0)
     capture.source.open(position, {})
     with pytest.raises(PositionLost, match="another one"):
         capture.read_on(position)
@@ -198,19 +201,19 @@ def test_the_server_may_restart(capture: ShopCapture) -> None:
             reader.next()
     assert caught.value.hint
     with pytest.raises(SourceUnreachable):
-        capture.source.open(Position(transaction.begin.at), {})
+        capture.source.open(SourcePosition(transaction.begin.at), {})
     with pytest.raises(SourceUnreachable):
         capture.source.lag(transaction.begin.at)
     [problem] = capture.source.check()
     assert isinstance(problem, SourceUnreachable)
     capture.server.start()
     capture.reader = None
-    capture.begin(Position(transaction.begin.at))
+    capture.begin(SourcePosition(transaction.begin.at))
     capture.execute("INSERT INTO t VALUES (2, 'b', '')")
     assert [row["id"] for row in capture.rows(1) if row] == [2]
 
 
-def test_statements_are_told_if_asked_for(capture: ShopCapture) -> None:
+def test_statements_are_reported_if_asked_for(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
@@ -227,7 +230,7 @@ def test_statements_are_told_if_asked_for(capture: ShopCapture) -> None:
     asked.close()
 
 
-def test_source_tells_where_a_change_stands(capture: ShopCapture) -> None:
+def test_source_reports_where_a_change_stands(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     capture.begin()
     capture.execute("INSERT INTO t VALUES (1, 'a', ''), (2, 'b', '')")
@@ -262,12 +265,12 @@ def test_changes_of_other_tables_count_as_ordinals(capture: ShopCapture) -> None
     some.close()
 
 
-def test_bytes_of_the_log_behind_a_place(capture: ShopCapture) -> None:
+def test_bytes_of_the_log_behind_a_position(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     reader = capture.begin()
-    assert capture.source.lag(reader.place).size_bytes == 0
+    assert capture.source.lag(reader.position).size_bytes == 0
     capture.execute("INSERT INTO t VALUES (1, 'a', REPEAT('x', 1000))", "FLUSH BINARY LOGS")
-    behind = capture.source.lag(reader.place).size_bytes
+    behind = capture.source.lag(reader.position).size_bytes
     assert behind is not None
     assert 1000 < behind < 10_000
 
@@ -277,7 +280,7 @@ def test_idle_sources_keep_their_connection(capture: ShopCapture) -> None:
     capture.execute(TABLE)
     reader = capture.begin()
     for _ in range(13):  # more than a second: a heartbeat
-        assert reader.next() is None or reader.place
+        assert reader.next() is None or reader.position
     capture.execute("INSERT INTO t VALUES (1, 'a', '')")
     assert [row["id"] for row in capture.rows(1) if row] == [1]
 
@@ -292,7 +295,7 @@ def test_everything_goes_through_tls(capture: ShopCapture) -> None:
         assert query(connection, "SHOW STATUS LIKE 'Ssl_cipher'")[0][1]
     settings = CaptureSettings("secret", Secret(url))
     source = MySqlSource(settings)
-    reader = Reader(source, Position(source.open(None, {})))
+    reader = Reader(source, SourcePosition(source.open(None, {})))
     for _ in range(3):
         reader.next()
     capture.execute(f"INSERT INTO t SELECT seq, 'x', REPEAT('y', 100) FROM {numbers(20_000)}")

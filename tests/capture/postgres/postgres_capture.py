@@ -13,9 +13,9 @@ from headwater.capture.contract import (
     Commit,
     Event,
     Message,
-    Position,
-    Progress,
+    PositionAdvanced,
     Row,
+    SourcePosition,
     Table,
     TableFailed,
 )
@@ -49,12 +49,12 @@ class Capture:
         self.source = PostgresSource(self.settings)
         self.stream: Iterator[Event] | None = None
         self.loose: list[Event] = []  # events outside of transactions
-        self.place = None
+        self.position = None
 
-    def open(self, after: Position | None = None, known: dict[str, Table] | None = None):
-        self.place = self.source.open(after, known or {})
-        self.stream = self.source.changes(after or Position(self.place))
-        return self.place
+    def open(self, after: SourcePosition | None = None, known: dict[str, Table] | None = None):
+        self.position = self.source.open(after, known or {})
+        self.stream = self.source.changes(after or SourcePosition(self.position))
+        return self.position
 
     def until(self, enough: Callable[[list[Transaction]], bool]) -> list[Transaction]:
         """Whole transactions, until there are enough."""
@@ -69,13 +69,13 @@ class Capture:
                 current.commit = event
                 transactions.append(current)
                 current = None
-                self.place = transactions[-1].begin.at
+                self.position = transactions[-1].begin.at
             elif current is not None and event is not None:
                 current.events.append(event)
             elif event is not None:
                 self.loose.append(event)
-                if isinstance(event, Progress):
-                    self.place = event.at
+                if isinstance(event, PositionAdvanced):
+                    self.position = event.at
             if current is None and enough(transactions):
                 return transactions
             assert time.monotonic() < deadline, f"only {len(transactions)} transactions"

@@ -172,15 +172,15 @@ def test_a_chunk_is_passed_when_all_it_contains_was_sent(postgres):
         transactions = capture.transactions(20)
         for number, chunk in enumerate(taken):
             assert not any(chunk.is_passed(t.begin.at) for t in transactions[:number])
-        # Without any further write the stream passes the last one too, by Progress; also if
+        # Without any further write the stream passes the last one too, by PositionAdvanced; also if
         # reading has itself written log (after an UPDATE it prunes the page).
-        capture.until(lambda _: taken[-1].is_passed(capture.place))
+        capture.until(lambda _: taken[-1].is_passed(capture.position))
         postgres.run("UPDATE t SET id = id + 100")
         capture.transactions(1)
         for _ in range(3):
             chunk = capture.source.read_chunk(capture.table("t"), None, 1000)
             started = time.monotonic()
-            capture.until(lambda _: chunk.is_passed(capture.place))  # noqa: B023
+            capture.until(lambda _: chunk.is_passed(capture.position))  # noqa: B023
             assert time.monotonic() - started < 5
 
 
@@ -231,12 +231,12 @@ def test_rows_hidden_by_a_policy_are_an_error(postgres):
         postgres.run(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_a_table_that_is_gone(postgres):
+def test_a_table_that_was_dropped(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         table = capture.table("t")
         postgres.run("DROP TABLE t")
-        with pytest.raises(CaptureError, match=r"the table is gone: public\.t"):
+        with pytest.raises(CaptureError, match=r"the table was dropped: public\.t"):
             capture.source.read_chunk(table, None, 10)
 
 

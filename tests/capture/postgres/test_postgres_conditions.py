@@ -3,7 +3,7 @@
 import pytest
 from postgres_capture import capturing
 
-from headwater.capture.conditions import Condition
+from headwater.capture.rules.conditions import Condition
 
 TABLE = """CREATE TYPE mood AS ENUM ('sad', 'glad');
 CREATE TABLE t (id int PRIMARY KEY, n numeric, m numeric(10,2), f double precision, r real,

@@ -8,7 +8,7 @@ import pytest
 from postgres_server import Database as PostgresDatabase
 from source_contract import Database, Session, SourceContract
 
-from headwater.capture.contract import Place, Row, Source
+from headwater.capture.contract import LogPosition, Row, Source
 from headwater.capture.postgres import PostgresSource
 from headwater.capture.settings import CaptureSettings
 from headwater.settings import Secret
@@ -19,8 +19,8 @@ class PostgresSession(Session):
         self._cursor = cursor
 
     def insert(self, table: str, row: Row) -> None:
-        places = ", ".join(["%s"] * len(row))
-        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})"
+        marks = ", ".join(["%s"] * len(row))
+        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
         self._cursor.execute(sql, list(row.values()))
 
     def update(self, table: str, key: int, **values: object) -> None:
@@ -85,12 +85,12 @@ class ContractDatabase(Database):
             ),
         )
 
-    def has_forgotten(self, source: Source, place: Place) -> bool | None:
+    def has_forgotten(self, source: Source, log_position: LogPosition) -> bool | None:
         [(distance,)] = self.database.run(
             "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots"
             " WHERE database = current_database()"
         )
-        return bool(distance >= place["lsn"])
+        return bool(distance >= log_position["lsn"])
 
     def write_values(self, table: str) -> None:
         self.database.run(

@@ -1,4 +1,4 @@
-"""Slots, rights, breaks: what goes wrong with PostgreSQL is told with what mends it."""
+"""Slots, rights, breaks: what goes wrong with PostgreSQL is reported with the fix."""
 
 import os
 import signal
@@ -9,8 +9,9 @@ import pytest
 from postgres_capture import Capture, capturing
 from postgres_server import PostgresServer
 
-from headwater.capture.contract import Position, Progress, Table
-from headwater.capture.postgres import PostgresSource, connection, slot, stream
+from headwater.capture.contract import PositionAdvanced, SourcePosition, Table
+from headwater.capture.postgres import PostgresSource, connection
+from headwater.capture.postgres.replication import slot, stream
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, PositionLost, SourceRefused, SourceUnreachable
 from headwater.settings import Secret
@@ -36,7 +37,7 @@ def test_nothing_is_wrong_with_a_good_database(postgres):
         (("postgres:secret", "nobody:secret"), SourceRefused, "refuses the password", "ALTER ROLE"),
     ],
 )
-def test_who_cannot_connect_is_told_why(postgres, change, kind, text, hint):
+def test_refused_connections_are_explained(postgres, change, kind, text, hint):
     bad = source(postgres.url.replace(*change))
     (error,) = bad.check()
     assert isinstance(error, kind)
@@ -133,41 +134,41 @@ def test_a_server_that_is_not_set_up():
 
 def test_a_lost_slot_is_explained(postgres):
     with capturing(postgres) as capture:
-        at = capture.place
+        at = capture.position
         name = capture.settings.name
-        assert capture.source.check_position(Position(at))
+        assert capture.source.check_position(SourcePosition(at))
     postgres.run("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
                  "WHERE database = current_database()")  # fmt: skip
-    with pytest.raises(PositionLost, match="slot is gone"):
-        Capture(postgres).source.check_position(Position(at))
-    with pytest.raises(PositionLost, match="slot is gone") as raised:
-        Capture(postgres).open(Position(at))
+    with pytest.raises(PositionLost, match="slot is dropped"):
+        Capture(postgres).source.check_position(SourcePosition(at))
+    with pytest.raises(PositionLost, match="slot is dropped") as raised:
+        Capture(postgres).open(SourcePosition(at))
     assert f"headwater capture reset {name}" in raised.value.hint
 
 
-def test_a_publication_that_is_gone(postgres):
+def test_a_publication_that_was_dropped(postgres):
     with capturing(postgres) as capture:
-        at = capture.place
+        at = capture.position
     postgres.run(f"DROP PUBLICATION headwater_{postgres.name}")
-    with pytest.raises(PositionLost, match="publication is gone"):
-        Capture(postgres).open(Position(at))
+    with pytest.raises(PositionLost, match="publication is dropped"):
+        Capture(postgres).open(SourcePosition(at))
 
 
 def test_a_slot_that_moved_on_without_us(postgres):
     with capturing(postgres) as capture:
-        at = capture.place
+        at = capture.position
     postgres.run("CREATE TABLE t ()")
     postgres.run("SELECT pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) "
                  "FROM pg_replication_slots WHERE database = current_database()")  # fmt: skip
     with pytest.raises(PositionLost, match="moved on"):
-        Capture(postgres).open(Position(at))
+        Capture(postgres).open(SourcePosition(at))
 
 
 def test_a_database_that_went_back_in_time(postgres):
     with capturing(postgres) as capture:
-        later = {"lsn": capture.place["lsn"] + (1 << 40)}
+        later = {"lsn": capture.position["lsn"] + (1 << 40)}
     with pytest.raises(PositionLost, match="back in time"):
-        Capture(postgres).open(Position(later))
+        Capture(postgres).open(SourcePosition(later))
 
 
 def test_an_old_process_is_ended(postgres, monkeypatch):
@@ -177,7 +178,7 @@ def test_an_old_process_is_ended(postgres, monkeypatch):
         postgres.run("INSERT INTO t VALUES (1)")
         old.transactions(1)
         new = Capture(postgres)
-        new.open(Position(old.place))
+        new.open(SourcePosition(old.position))
         with pytest.raises(SourceUnreachable):
             old.transactions(1)
         postgres.run("INSERT INTO t VALUES (2)")
@@ -188,11 +189,11 @@ def test_an_old_process_is_ended(postgres, monkeypatch):
 def test_opening_twice_does_no_harm(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     first = Capture(postgres)
-    place = first.source.open(None, {})
+    log_position = first.source.open(None, {})
     postgres.run("INSERT INTO t VALUES (1)")
     first.source.close()
     second = Capture(postgres)
-    assert second.open() == place
+    assert second.open() == log_position
     assert second.changes(1)[0].after == {"id": 1}
     second.source.close()
 
@@ -244,14 +245,14 @@ def test_crashes_of_the_database_lose_and_repeat_nothing():
                 database.run("INSERT INTO t SELECT generate_series(%s, %s)", first, first + 9)
                 seen += capture.changes(10)
                 if first % 20:
-                    capture.source.acknowledge(capture.place)
+                    capture.source.acknowledge(capture.position)
                     next(capture.stream)
                 database.close()
                 server.stop(signal.SIGQUIT)
                 with pytest.raises(SourceUnreachable):
                     capture.transactions(1)
                 capture.source.close()
-                at = Position(capture.place)
+                at = SourcePosition(capture.position)
                 with pytest.raises(SourceUnreachable):
                     Capture(database).open(at, {})
                 server.start()
@@ -283,7 +284,7 @@ def _shut_down_while_following(server, database, capture):
 
 
 def _lose_the_slot(database, at):
-    """PostgreSQL keeps no more log than it was told to."""
+    """PostgreSQL retains no more log than configured."""
     for _ in range(3):
         database.run("SELECT pg_switch_wal()")
         database.run("CREATE TABLE filler (); DROP TABLE filler")
@@ -301,7 +302,7 @@ def _lose_the_slot(database, at):
 
 def _acknowledge_all(capture):
     for event in capture.stream:
-        if isinstance(event, Progress):
+        if isinstance(event, PositionAdvanced):
             capture.source.acknowledge(event.at)
 
 
@@ -310,7 +311,7 @@ def test_the_slot_never_moves_in_front_of_what_was_acknowledged(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int)")
     quiet = source(postgres.url, tables=("public.t",))
     try:
-        start = Position(quiet.open(None, {}))
+        start = SourcePosition(quiet.open(None, {}))
         quiet.is_awaited = True  # so that it tells and asks all the time
         stored = start.at["lsn"]
         deadline_s = time.monotonic() + 10
@@ -318,7 +319,7 @@ def test_the_slot_never_moves_in_front_of_what_was_acknowledged(postgres):
         for event in quiet.changes(start):
             assert _confirmed(postgres) <= stored + 1
             postgres.run("INSERT INTO other VALUES (1)")
-            if isinstance(event, Progress) and event.at["lsn"] > stored:
+            if isinstance(event, PositionAdvanced) and event.at["lsn"] > stored:
                 passed += 1
                 if passed == 3:  # all of it was stored, and the stream is idle again
                     stored = event.at["lsn"]
@@ -328,7 +329,7 @@ def test_the_slot_never_moves_in_front_of_what_was_acknowledged(postgres):
             assert time.monotonic() < deadline_s
         quiet.close()
         again = source(postgres.url, tables=("public.t",))
-        again.open(Position({"lsn": stored}), {})
+        again.open(SourcePosition({"lsn": stored}), {})
         again.close()
     finally:
         quiet.close()
@@ -339,7 +340,7 @@ def _confirmed(postgres) -> int:
     return int(rows[0][0])
 
 
-def test_a_database_that_falls_silent_is_taken_for_gone(postgres, monkeypatch):
+def test_a_database_that_falls_silent_is_unreachable(postgres, monkeypatch):
     monkeypatch.setattr(stream, "_KEEPALIVE_S", 0.2)
     monkeypatch.setattr(stream, "_SILENCE_S", 1.5)
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
@@ -414,15 +415,15 @@ def test_reading_ends_with_the_source(postgres):
     assert failures
 
 
-def test_a_table_that_could_never_be_followed_is_not_told_as_gone(postgres):
+def test_a_table_that_could_never_be_followed_is_not_reported_as_dropped(postgres):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)")
     first = source(postgres.url, tables=("public.t",))
-    place = first.open(None, {})
+    log_position = first.open(None, {})
     first.close()
     never = {"public.other": Table("public", "other", (), ())}
     again = source(postgres.url)
     try:
-        again.open(Position(place), never)
+        again.open(SourcePosition(log_position), never)
         assert "public.other" in [table.id for table in again.tables()]
     finally:
         again.close()

@@ -1,4 +1,4 @@
-"""Rows that change without PostgreSQL's log telling: rewrites, and partitions that come and go."""
+"""Rows that change without being logged: rewrites, and partitions that come and go."""
 
 import pytest
 from capture_harness import read, running
@@ -6,7 +6,7 @@ from postgres_capture import Capture, capturing
 from tiers import long
 
 from headwater.capture import runner
-from headwater.capture.contract import Position, StorageChange
+from headwater.capture.contract import SourcePosition, StorageChange
 from headwater.capture.postgres import source as source_module
 from headwater.capture.postgres import storage
 from headwater.testing import InProcessBroker
@@ -21,7 +21,7 @@ def bootstrap(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Tables are looked at all the time."""
-    monkeypatch.setattr(source_module, "MIND_S", 0.05)
+    monkeypatch.setattr(source_module, "SYNC_S", 0.05)
     monkeypatch.setattr(runner, "TABLES_S", 0.05)
 
 
@@ -52,7 +52,7 @@ CASES = [
     (PLAIN, ["ALTER TABLE {t} ALTER id TYPE text"], REDUCED),  # the rows go by other keys
     (PLAIN, ["ALTER TABLE {t} ADD b int"], SAME),
     (PLAIN, ["VACUUM FULL {t}"], SAME),
-    (PLAIN, ["TRUNCATE {t}"], SAME),  # which the log tells
+    (PLAIN, ["TRUNCATE {t}"], SAME),  # which is logged
     (PARTITIONED, ["TRUNCATE {t}_0"], REDUCED),
     (PARTITIONED, ["ALTER TABLE {t} DETACH PARTITION {t}_0"], REDUCED),
     (PARTITIONED, ["DROP TABLE {t}_0"], REDUCED),
@@ -69,14 +69,14 @@ CASES = [
 
 @pytest.mark.parametrize("is_running", [True, False])
 def test_what_the_log_does_not_tell_is_noticed(postgres, quick, is_running):
-    """Also if nobody looked while it was done; and not before the stream has come so far."""
+    """Also if no capture ran while it was done; and not before the stream has come so far."""
     names = [f"t{number}" for number in range(len(CASES))]
     for name, (tables, _, _) in zip(names, CASES, strict=True):
         postgres.run(tables.format(t=name))
     only = {"tables": tuple(f"public.{name}" for name in names)}
     capture = Capture(postgres, **only)
     at = capture.open()
-    known = {each.id: each for each in capture.source.tables()}
+    known = {table.id: table for table in capture.source.tables()}
     stored = capture.source.storages
     if not is_running:
         capture.source.close()
@@ -87,7 +87,7 @@ def test_what_the_log_does_not_tell_is_noticed(postgres, quick, is_running):
     if not is_running:
         capture = Capture(postgres, **only)
         capture.source.storages = stored
-        capture.open(Position(at), known)
+        capture.open(SourcePosition(at), known)
     try:
         seen = capture.until(lambda _: len(_changes(capture)) == len(CASES))
     finally:
@@ -113,7 +113,7 @@ def _changes(capture):
 
 
 def test_a_large_new_partition_is_not_read_to_its_end(postgres, monkeypatch):
-    """It was filled while nobody looked: only its first pages tell who made its first rows."""
+    """It was filled while no capture ran: only its first pages show who made its first rows."""
     monkeypatch.setattr(storage, "_FIRST_PAGES", 2)
     postgres.run(PARTITIONED.format(t="p"))
     oid = postgres.run("SELECT 'p'::regclass::oid::int8")[0][0]
@@ -130,15 +130,15 @@ def test_a_large_new_partition_is_not_read_to_its_end(postgres, monkeypatch):
 
 
 def test_a_partition_that_is_locked_stops_nothing(postgres, quick):
-    """Somebody works on it for hours (VACUUM FULL, a transaction that truncated it)."""
+    """Another session works on it for hours (VACUUM FULL, a transaction that truncated it)."""
     postgres.run(PLAIN.format(t="t") + PARTITIONED.format(t="p"))
     with capturing(postgres) as capture:
         locking = postgres.connect()
         with locking, locking.cursor() as cursor:
             cursor.execute("LOCK TABLE p_0 IN ACCESS EXCLUSIVE MODE")
             for number in (100, 101):
-                looked_at = capture.source._mind_due
-                capture.until(lambda _, before=looked_at: capture.source._mind_due != before)
+                looked_at = capture.source._sync_due
+                capture.until(lambda _, before=looked_at: capture.source._sync_due != before)
                 postgres.run("INSERT INTO t VALUES (%s, 'a')", number)
                 (change,) = capture.changes(1)
                 assert change.after["id"] == number

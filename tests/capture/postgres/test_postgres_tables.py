@@ -3,9 +3,9 @@
 import pytest
 from postgres_capture import Capture, capturing
 
-from headwater.capture.contract import UNAVAILABLE, Position, SchemaChange, TableFailed
+from headwater.capture.contract import UNAVAILABLE, SchemaChange, SourcePosition, TableFailed
 from headwater.capture.postgres import source as source_module
-from headwater.capture.postgres.toast import ToastCache
+from headwater.capture.postgres.replication.toast_cache import ToastCache
 
 LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300)"
 
@@ -13,7 +13,7 @@ LARGE = "SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300)
 @pytest.fixture
 def quick(monkeypatch):
     """New tables are looked for all the time."""
-    monkeypatch.setattr(source_module, "MIND_S", 0.05)
+    monkeypatch.setattr(source_module, "SYNC_S", 0.05)
 
 
 def test_only_tables_that_match_are_captured(postgres):
@@ -46,7 +46,7 @@ def test_new_tables_are_followed_without_a_stop(postgres, quick):
         assert change.table is event.table
 
 
-def test_dropped_tables_are_told(postgres, quick):
+def test_dropped_tables_are_reported(postgres, quick):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         known = {table.id: table for table in capture.source.tables()}
@@ -54,9 +54,9 @@ def test_dropped_tables_are_told(postgres, quick):
         postgres.run("DROP TABLE t")
         assert len(capture.changes(1)) == 1
         assert capture.until_loose(SchemaChange) == SchemaChange("public.t", None)
-        at = capture.place
-    again = Capture(postgres)  # dropped while nobody looked
-    again.open(Position(at), known)
+        at = capture.position
+    again = Capture(postgres)  # dropped while no capture ran
+    again.open(SourcePosition(at), known)
     assert again.until_loose(SchemaChange) == SchemaChange("public.t", None)
     again.source.close()
 
@@ -227,21 +227,21 @@ def test_what_is_remembered_is_bounded():
 
 
 def test_a_table_that_was_taken_out_of_the_publication(postgres, quick):
-    """Changes of it are missing now: it is told as gone, then as new, to be copied again."""
+    """Changes of it are missing now: it is reported as dropped, then as new, to be copied again."""
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         known = {table.id: table for table in capture.source.tables()}
-        at = capture.place
+        at = capture.position
     postgres.run(f"ALTER PUBLICATION headwater_{postgres.name} DROP TABLE t")
     postgres.run("INSERT INTO t VALUES (1)")
     for _ in range(2):  # as long as nothing is acknowledged it is told again
         again = Capture(postgres)
-        again.open(Position(at), known)
+        again.open(SourcePosition(at), known)
         assert again.until_loose(SchemaChange) == SchemaChange("public.t", None)
         assert [table.id for table in again.source.tables()] == ["public.u"]
         again.source.close()
     again = Capture(postgres)
-    again.open(Position(at), known)
+    again.open(SourcePosition(at), known)
     assert _told_anew(again) == [
         SchemaChange("public.t", None),
         SchemaChange("public.t", known["public.t"]),
@@ -250,7 +250,7 @@ def test_a_table_that_was_taken_out_of_the_publication(postgres, quick):
     again.source.close()
 
 
-def test_a_table_made_anew_is_told_as_gone_and_new(postgres, quick):
+def test_a_table_created_again_is_reported_as_dropped_and_new(postgres, quick):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
         table = capture.table("t")
@@ -268,7 +268,7 @@ def _told_anew(capture):
 
     def enough(_) -> bool:
         if any(isinstance(event, SchemaChange) for event in capture.loose):
-            capture.source.acknowledge(capture.place)
+            capture.source.acknowledge(capture.position)
         return len([event for event in capture.loose if isinstance(event, SchemaChange)]) == 2
 
     capture.until(enough)

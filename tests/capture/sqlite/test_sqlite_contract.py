@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from source_contract import Database, Session, SourceContract
 
-from headwater.capture.contract import Place, Row, Source
+from headwater.capture.contract import LogPosition, Row, Source
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sqlite import SqliteSource
 from headwater.settings import Secret
@@ -19,8 +19,8 @@ class SqliteSession(Session):
         self._connection = connection
 
     def insert(self, table: str, row: Row) -> None:
-        places = ", ".join("?" * len(row))
-        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})"
+        marks = ", ".join("?" * len(row))
+        sql = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
         self._connection.execute(sql, list(row.values()))
 
     def update(self, table: str, key: int, **values: object) -> None:
@@ -82,10 +82,10 @@ class SqliteDatabase(Database):
     def leftovers(self) -> object:
         return [row["sql"] for row in self.rows("sqlite_master")]
 
-    def has_forgotten(self, source: Source, place: Place) -> bool | None:
+    def has_forgotten(self, source: Source, log_position: LogPosition) -> bool | None:
         with closing(self.connect()) as connection:
             sql = "SELECT count(*) FROM _headwater_shop_log WHERE id < ?"
-            return connection.execute(sql, (place["id"],)).fetchone() == (0,)
+            return connection.execute(sql, (log_position["id"],)).fetchone() == (0,)
 
     def write_values(self, table: str) -> None:
         values = [

@@ -86,17 +86,17 @@ def test_kills_of_clients_and_capture(tmp_path: Path):
 
 
 def _entries(bootstrap: str, op: str) -> list[int]:
-    return [each.key["id"] for each in read(bootstrap, "bank.main.journal") if each.op == op]
+    return [record.key["id"] for record in read(bootstrap, "bank.main.journal") if record.op == op]
 
 
 def _replayed(records: list[Seen]) -> list[tuple[int, int, int]]:
     """The table that the topic gives. Looks at the sum after each transaction."""
     table: dict[int, dict[str, int]] = {}
-    records = [each for each in records if each.value is not None]
-    copied = max(number for number, each in enumerate(records) if each.op == "r")
+    records = [record for record in records if record.value is not None]
+    copied = max(number for number, record in enumerate(records) if record.op == "r")
     transactions = set()
     number = 0
-    for txid, group in groupby(records, key=lambda each: each.value["source"]["txId"]):
+    for txid, group in groupby(records, key=lambda record: record.value["source"]["txId"]):
         assert txid is None or txid not in transactions, "a transaction came in parts"
         transactions.add(txid)
         for record in group:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from source_contract import Reader, Transaction, flat
 
-from headwater.capture.contract import Change, Position, Row
+from headwater.capture.contract import Change, Row, SourcePosition
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sqlite import SqliteSource
 from headwater.errors import PositionLost, SourceRefused, SourceUnreachable, TableRefused
@@ -45,7 +45,7 @@ class Shop:
 
     def follow(self, **options: object) -> Reader:
         source = self.source(**options)
-        self.reader = Reader(source, Position(source.open(None, {})))
+        self.reader = Reader(source, SourcePosition(source.open(None, {})))
         return self.reader
 
     def schema(self) -> list[str]:
@@ -100,7 +100,7 @@ def test_two_captures_of_one_database(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     before = shop.schema()
     one, two = shop.source("a"), shop.source("a_1")
-    readers = [Reader(each, Position(each.open(None, {}))) for each in (one, two)]
+    readers = [Reader(source, SourcePosition(source.open(None, {}))) for source in (one, two)]
     shop.execute("INSERT INTO t VALUES (1)")
     assert [len(flat(reader.changes(1))) for reader in readers] == [1, 1]
     one.remove()
@@ -110,7 +110,7 @@ def test_two_captures_of_one_database(shop):
     assert shop.schema() == before
 
 
-def test_text_that_is_no_utf8_is_told_with_replacements(shop):
+def test_text_that_is_no_utf8_is_captured_with_replacements(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT)")
     reader = shop.follow()
     shop.execute("INSERT INTO t VALUES (1, CAST(x'41ff42' AS TEXT)), (2, 'ü')")
@@ -181,7 +181,7 @@ def test_columns_are_added_and_renamed(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a)", "INSERT INTO t VALUES (1, 1)")
     reader = shop.follow()
     shop.execute("ALTER TABLE t ADD COLUMN b DEFAULT 7", "UPDATE t SET a = 2")
-    # The triggers did not know b yet; the row is told again as it is.
+    # The triggers did not know b yet; the row is logged again as it is.
     changes = _read_until(reader, {"id": 1, "a": 2, "b": 7})
     assert [change.op for change in changes] == ["u", "u"]
     assert changes[0].after == {"id": 1, "a": 2}
@@ -190,7 +190,7 @@ def test_columns_are_added_and_renamed(shop):
     assert change.before == {"id": 1, "a": 2, "b": 7}
     shop.execute("ALTER TABLE t RENAME COLUMN b TO c", "UPDATE t SET c = 9")
     _read_until(reader, {"id": 1, "a": 2, "c": 9})
-    assert [each.table.columns[-1].name for each in reader.schema_changes] == ["b", "c"]
+    assert [change.table.columns[-1].name for change in reader.schema_changes] == ["b", "c"]
 
 
 def test_a_row_that_was_deleted_before_the_new_columns_were_seen_stays_deleted(shop):
@@ -210,24 +210,24 @@ def test_an_alter_while_the_capture_is_down(shop):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a)")
     reader = shop.follow()
     shop.execute("INSERT INTO t VALUES (1, 1)")
-    place = reader.changes(1)[-1].begin.at
+    log_position = reader.changes(1)[-1].begin.at
     reader.close()
     shop.execute("ALTER TABLE t ADD COLUMN b", "INSERT INTO t VALUES (2, 2, 2)")
     source = shop.source()
-    source.open(Position(place), {})
-    changes = _read_until(Reader(source, Position(place)), {"id": 2, "a": 2, "b": 2})
+    source.open(SourcePosition(log_position), {})
+    changes = _read_until(Reader(source, SourcePosition(log_position)), {"id": 2, "a": 2, "b": 2})
     assert [change.op for change in changes] == ["c", "u"]
     source.close()
 
 
 def test_columns_come_again_and_again_before_anything_is_read(shop):
     """Each time the table is looked at behind the same position: what an earlier look has put into
-    the log (marks, keys of rows that are gone) are no changes of its rows.
+    the log (marks, keys of deleted rows) are no changes of its rows.
     """
     shop.execute("CREATE TABLE t (a, id INTEGER PRIMARY KEY)")
     reader = shop.follow()
     shop.execute("INSERT INTO t VALUES ('first', 1)")
-    place = Position(reader.changes(1)[-1].begin.at)
+    log_position = SourcePosition(reader.changes(1)[-1].begin.at)
     reader.close()
     trigger = "CREATE TRIGGER gone AFTER INSERT ON t WHEN NEW.a = 'gone'"
     looks = [
@@ -241,15 +241,15 @@ def test_columns_come_again_and_again_before_anything_is_read(shop):
     for statements in looks:
         shop.execute(*statements)
         source = shop.source()
-        source.open(place, {})
+        source.open(log_position, {})
         source.close()
     source = shop.source()
-    source.open(place, {})
-    changes = _read_until(Reader(source, place), {"a": "stays", "id": 3, "b": None, "c": 7})
+    source.open(log_position, {})
+    changes = _read_until(Reader(source, log_position), {"a": "stays", "id": 3, "b": None, "c": 7})
     of_rows: dict[int, list[str]] = {}
     for change in changes:
         of_rows.setdefault((change.after or change.before)["id"], []).append(change.op)
-    # The younger trigger's delete came before the insert, so that it was told once more.
+    # The younger trigger's delete came before the insert, so that it was logged once more.
     assert of_rows.pop(2) == ["d", "c", "d"]
     assert of_rows.keys() == {3}
     assert "d" not in of_rows[3]
@@ -311,7 +311,7 @@ def test_a_trigger_that_the_user_makes_later_does_not_turn_the_order_round(shop)
         "INSERT INTO t VALUES (1, 1)",
     )
     # SQLite fires the younger trigger first: the update is logged before the insert. Then
-    # the row is told once more.
+    # the row is logged once more.
     changes = flat(reader.changes(3))
     assert [(change.op, change.after["a"]) for change in changes] == [
         ("u", 10), ("c", 1), ("u", 10),
@@ -346,7 +346,7 @@ def test_a_table_that_is_renamed_in_case_only(shop):
     reader = shop.follow()
     shop.execute("ALTER TABLE t RENAME TO other", "ALTER TABLE other RENAME TO T")
     _wait(reader, lambda: len(reader.schema_changes) == 2)
-    assert [each.table_id for each in reader.schema_changes] == ["main.t", "main.T"]
+    assert [change.table_id for change in reader.schema_changes] == ["main.t", "main.T"]
     shop.execute("INSERT INTO t VALUES (1)")
     assert flat(reader.changes(1))[0].table.id == "main.T"
 
@@ -374,24 +374,24 @@ def test_a_wide_table_widens_the_log_and_a_wider_one_is_refused(shop):
 def test_a_lost_position_is_explained(shop, tmp_path):
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
     reader = shop.follow()
-    start = reader.place
+    start = reader.position
     shop.execute("INSERT INTO t VALUES (1), (2), (3)")
     end = reader.changes(3)[-1].begin.at
     reader.source.acknowledge(end)
     _wait(reader, lambda: reader.source.lag(end).retained_bytes < 200)
     with pytest.raises(PositionLost, match="the log no longer goes back"):
-        shop.source().open(Position(start), {})
+        shop.source().open(SourcePosition(start), {})
     with pytest.raises(PositionLost):
-        shop.source().open(Position({**end, "id": 1000, "first": 1000}), {})
+        shop.source().open(SourcePosition({**end, "id": 1000, "first": 1000}), {})
     reader.source.remove()
     with pytest.raises(PositionLost) as lost:
-        shop.source().open(Position(end), {})
+        shop.source().open(SourcePosition(end), {})
     assert "headwater capture reset shop" in lost.value.hint
     again = shop.source()
     again.open(None, {})
     again.close()
     with pytest.raises(PositionLost):
-        shop.source().open(Position({**end, "id": 1, "first": 1}), {})
+        shop.source().open(SourcePosition({**end, "id": 1, "first": 1}), {})
 
 
 def test_a_log_that_is_removed_while_it_is_read(shop):
@@ -415,7 +415,7 @@ def test_a_file_that_is_replaced_is_noticed(shop, tmp_path):
         _wait(reader, lambda: False)
 
 
-def test_what_is_wrong_with_a_file_is_told(shop, tmp_path):
+def test_problems_of_a_file_are_reported(shop, tmp_path):
     def errors(path: Path, **options: object) -> list[object]:
         return SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}"), **options)).check()
 

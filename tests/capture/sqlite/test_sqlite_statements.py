@@ -1,4 +1,4 @@
-"""Whatever SQL changes a table, the log tells it exactly: replayed, every `before` is the row that
+"""Whatever SQL changes a table, the log has it exactly: replayed, every `before` is the row that
 was there, and what remains is the table.
 """
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from source_contract import Reader, flat
 from tiers import examples
 
-from headwater.capture.contract import Change, Position, Row
+from headwater.capture.contract import Change, Row, SourcePosition
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sqlite import SqliteSource
 from headwater.settings import Secret
@@ -22,7 +22,7 @@ TABLES = {
     "rowid key": "CREATE TABLE t (a INTEGER PRIMARY KEY, b INT UNIQUE, c TEXT)",
     "text key": "CREATE TABLE t (a TEXT PRIMARY KEY COLLATE NOCASE, b INT, c TEXT, UNIQUE (b, c))",
     "two keys": "CREATE TABLE t (a INT, b TEXT COLLATE NOCASE, c UNIQUE, PRIMARY KEY (b, a))",
-    "without rowid": "CREATE TABLE t (a TEXT COLLATE NOCASE, b UNIQUE ON CONFLICT REPLACE, c,"
+    "without rowid": "CREATE TABLE t (a TEXT COLLATE NOCASE, b UNIQUE ON CONFLICT REplace, c,"
     " PRIMARY KEY (a)) WITHOUT ROWID",
     "no key": "CREATE TABLE t (a INT, b INT UNIQUE, c TEXT)",
     "strict": "CREATE TABLE t (a INTEGER PRIMARY KEY, b INT NOT NULL, c ANY,"
@@ -35,19 +35,19 @@ STATEMENTS = st.one_of(
         st.sampled_from(
             [
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?)",
-                "INSERT OR REPLACE INTO t (a, b, c) VALUES (?, ?, ?)",
+                "INSERT OR REplace INTO t (a, b, c) VALUES (?, ?, ?)",
                 "INSERT OR IGNORE INTO t (a, b, c) VALUES (?, ?, ?)",
                 "INSERT OR FAIL INTO t (a, b, c) VALUES (?, ?, ?), (3, 3, 'A')",
-                "INSERT OR REPLACE INTO t (a, b, c) VALUES (?, ?, ?), (1, 1, 'a'), (2, 1, 'b')",
+                "INSERT OR REplace INTO t (a, b, c) VALUES (?, ?, ?), (1, 1, 'a'), (2, 1, 'b')",
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET b = b + 1",
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET c = 'x'",
-                "REPLACE INTO t (b, c) VALUES (?, ? || ?)",
+                "REplace INTO t (b, c) VALUES (?, ? || ?)",
                 "UPDATE t SET c = c || ? WHERE b IN (?, ?)",
-                "UPDATE OR REPLACE t SET a = ? WHERE b IN (?, ?)",
-                "UPDATE OR REPLACE t SET b = ?, c = 'q' WHERE a IN (?, ?)",
+                "UPDATE OR REplace t SET a = ? WHERE b IN (?, ?)",
+                "UPDATE OR REplace t SET b = ?, c = 'q' WHERE a IN (?, ?)",
                 "UPDATE OR IGNORE t SET b = ?, a = ? WHERE a >= ?",
-                "UPDATE OR REPLACE t SET a = a + 1, b = ? WHERE a IN (?, ?)",
+                "UPDATE OR REplace t SET a = a + 1, b = ? WHERE a IN (?, ?)",
                 "DELETE FROM t WHERE a = ? OR b = ? OR c = ?",
                 "DELETE FROM t WHERE a IN (?, ?, ?) OR 1",
             ]
@@ -67,9 +67,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("recursive_triggers", [False, True])
-def test_any_statement_is_told_exactly(database: Path, recursive_triggers: bool):
+def test_any_statement_is_captured_exactly(database: Path, recursive_triggers: bool):
     source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{database}")))
-    reader = Reader(source, Position(source.open(None, {})))
+    reader = Reader(source, SourcePosition(source.open(None, {})))
     replayed = Replayed(source.tables()[0].key)
     numbers = count()
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
@@ -91,7 +91,7 @@ def test_any_statement_is_told_exactly(database: Path, recursive_triggers: bool)
                     connection.execute(sql, values)
             # Something that is always logged, so that there is an end to wait for.
             mark = f"end {next(numbers)}"
-            connection.execute("INSERT OR REPLACE INTO t (a, b, c) VALUES (7, 7, ?)", (mark,))
+            connection.execute("INSERT OR REplace INTO t (a, b, c) VALUES (7, 7, ?)", (mark,))
             for transaction in reader.until(lambda found: _has(flat(found), mark)):
                 for change in transaction.changes:
                     replayed.apply(change)
@@ -139,7 +139,7 @@ class Replayed:
         return sorted(self._rows.values(), key=repr)
 
 
-def test_cascades_and_triggers_of_the_user_are_told(tmp_path: Path):
+def test_cascades_and_triggers_of_the_user_are_captured(tmp_path: Path):
     path = tmp_path / "shop.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(
@@ -157,11 +157,11 @@ def test_cascades_and_triggers_of_the_user_are_told(tmp_path: Path):
             """
         )
         source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}")))
-        reader = Reader(source, Position(source.open(None, {})))
+        reader = Reader(source, SourcePosition(source.open(None, {})))
         connection.execute("INSERT INTO parent VALUES (1, 'a')")
         connection.execute("INSERT INTO child VALUES (10, 1), (11, 1)")
         connection.execute("UPDATE parent SET id = 2")
-        connection.execute("REPLACE INTO parent VALUES (2, 'b')")
+        connection.execute("REplace INTO parent VALUES (2, 'b')")
         connection.execute("DELETE FROM parent")
         told = [_short(change) for change in flat(reader.changes(14))]
         reader.close()
@@ -194,9 +194,9 @@ def test_an_update_whose_row_goes_with_the_one_in_its_way(tmp_path: Path, withou
             + without_rowid
         )
         source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}")))
-        reader = Reader(source, Position(source.open(None, {})))
+        reader = Reader(source, SourcePosition(source.open(None, {})))
         connection.execute("INSERT INTO t VALUES (1, NULL), (2, 1)")
-        connection.execute("UPDATE OR REPLACE t SET id = 1 WHERE id = 2")
+        connection.execute("UPDATE OR REplace t SET id = 1 WHERE id = 2")
         assert connection.execute("SELECT * FROM t").fetchall() == []
         told = [_short(change) for change in flat(reader.changes(4))]
         reader.close()
@@ -214,7 +214,7 @@ def test_a_row_that_refers_to_itself_gets_another_key(tmp_path: Path):
             "CREATE TABLE t (id INTEGER PRIMARY KEY, up REFERENCES t ON UPDATE CASCADE)"
         )
         source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}")))
-        reader = Reader(source, Position(source.open(None, {})))
+        reader = Reader(source, SourcePosition(source.open(None, {})))
         connection.execute("INSERT INTO t VALUES (1, 1)")
         connection.execute("UPDATE t SET id = 2")
         told = [_short(change) for change in flat(reader.changes(4))]

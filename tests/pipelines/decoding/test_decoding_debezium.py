@@ -15,8 +15,8 @@ from tiers import examples
 from headwater.capture.contract import UNAVAILABLE, Begin, Change, Column, Table
 from headwater.capture.mysql.columns import connect_type, parse
 from headwater.capture.postgres.values import array_codec, base_codec
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
 from headwater.pipelines.decoding.captured import connect_option, schema_of

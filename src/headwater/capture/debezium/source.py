@@ -1,7 +1,7 @@
-"""A database behind one of Debezium's connectors.
+"""A database behind one of Debezium's connectors, as a source of changes.
 
 Drives the connector's task as Kafka Connect's worker does: starts it with the stored offset, polls
-records, tells it what is durable. Every call of Java is made by the runner's thread.
+records, acknowledges what is durable. Every call of Java is made by the runner's thread.
 """
 
 import logging
@@ -13,9 +13,9 @@ from headwater.capture.contract import (
     Chunk,
     Event,
     Lag,
-    Place,
-    Position,
+    LogPosition,
     Source,
+    SourcePosition,
     Table,
 )
 from headwater.capture.debezium import jvm
@@ -36,7 +36,7 @@ from headwater.capture.debezium.transactions import (
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import HeadwaterError, SourceRefused, SourceUnreachable
 
-ACKNOWLEDGE_S: Final = 1.0  # how often the connector is told what is durable
+ACKNOWLEDGE_S: Final = 1.0  # how often what is durable is acknowledged to the connector
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class DebeziumSource(Source):
     database = ""
 
     def __init__(self, settings: CaptureSettings, bootstrap: str | None = None) -> None:
-        """`bootstrap`: where a connector that follows DDL keeps its schema history."""
+        """`bootstrap`: where a connector that follows DDL stores its schema history."""
         self._settings = settings
         self._bootstrap = bootstrap
         self._class = connector_class(settings.source.reveal())
@@ -59,7 +59,7 @@ class DebeziumSource(Source):
         self._connector: Any = None
         self._task: Any = None
         self._stored = _StoredOffsets({})
-        self._acknowledged: Place | None = None
+        self._acknowledged: LogPosition | None = None
         self._told_s = 0.0
 
     def check(self) -> list[HeadwaterError]:
@@ -77,7 +77,7 @@ class DebeziumSource(Source):
             for message in value.errorMessages()
         ]
 
-    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+    def open(self, after: SourcePosition | None, stored: Mapping[str, Table]) -> LogPosition:
         connector = self._new_connector()
         if not _is_exact(connector, self._properties(connector)):
             _log.warning(
@@ -90,7 +90,7 @@ class DebeziumSource(Source):
     def tables(self) -> list[Table]:
         return []
 
-    def changes(self, after: Position) -> Iterator[Event]:
+    def changes(self, after: SourcePosition) -> Iterator[Event]:
         self._start(offsets_of(after.at))
         transaction_topic = f"{self._settings.name}.{TRANSACTION_TOPIC}"
         heartbeat_topic = f"{HEARTBEAT_PREFIX}.{self._settings.name}"
@@ -113,8 +113,8 @@ class DebeziumSource(Source):
             if time.monotonic() - self._told_s > ACKNOWLEDGE_S:
                 self._tell_acknowledged()
 
-    def acknowledge(self, place: Place) -> None:
-        self._acknowledged = place
+    def acknowledge(self, position: LogPosition) -> None:
+        self._acknowledged = position
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
         raise SourceRefused(
@@ -123,7 +123,7 @@ class DebeziumSource(Source):
             " the signal execute-snapshot (options signal.data.collection)",
         )
 
-    def lag(self, acknowledged: Place) -> Lag:
+    def lag(self, acknowledged: LogPosition) -> Lag:
         return Lag()
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class DebeziumSource(Source):
                 raise SourceUnreachable(f"{self._settings.name}: the connector does not start")
 
     def _stop(self) -> None:
-        """The task tells the database what was acknowledged, and ends its threads."""
+        """The task acknowledges to the database, and ends its threads."""
         task, self._task = self._task, None
         with jvm.errors_as_ours(f"{self._settings.name}: the connector does not stop"):
             task.stop()
@@ -199,10 +199,10 @@ class DebeziumSource(Source):
         """Some connectors look into the store, others remember records; both at the next poll."""
         if self._acknowledged is None:
             return
-        self._stored.known = offsets_of(self._acknowledged)
+        self._stored.acknowledged = offsets_of(self._acknowledged)
         record = jvm.java("org.apache.kafka.connect.source.SourceRecord")
         with jvm.errors_as_ours(f"{self._settings.name}: the connector ended"):
-            for partition, offset in self._stored.known.values():
+            for partition, offset in self._stored.acknowledged.values():
                 done = record(jvm.java_map(partition), jvm.java_map(offset), "", None, None)
                 self._task.commitRecord(done, None)
             self._task.commit()
@@ -243,13 +243,13 @@ class _Context:
 class _StoredOffsets:
     """Kafka Connect's store of offsets: what was acknowledged last."""
 
-    def __init__(self, known: Offsets) -> None:
-        self.known = known
+    def __init__(self, offsets: Offsets) -> None:
+        self.acknowledged = offsets
 
     def offset(self, partition: Any) -> Any:
         asked = plain(partition)
-        for known, offset in self.known.values():
-            if known == asked:
+        for stored, offset in self.acknowledged.values():
+            if stored == asked:
                 return jvm.java_map(offset)
         return None
 
@@ -266,5 +266,5 @@ def _known(connector: Any) -> set[str]:
 
 
 def _is_exact(connector: Any, given: Mapping[str, str]) -> bool:
-    """Whether it says that its offsets are exact. Those that do tell of every END, too."""
+    """Whether it declares its offsets exact. Those that do report every END, too."""
     return str(connector.exactlyOnceSupport(jvm.java_map(given))) == "SUPPORTED"

@@ -1,10 +1,11 @@
-"""A connector's records as whole transactions, each with its place.
+"""A connector's records as whole transactions, each with its position.
 
-A place is {"offsets": [[partition, offset], …]}: Kafka Connect's source offsets, as the connector
-gave them with the last record of a transaction. A connector that begins there sends what follows.
+A position is {"offsets": [[partition, offset], …]}: Kafka Connect's source offsets, as the
+connector gave them with the last record of a transaction. A connector that begins there sends what
+follows.
 
-A transaction is held back until its END is there, so that its place is known when it begins. One of
-more than HELD_BYTES is not: its place is that of what came before it, and names it,
+A transaction is held back until its END is there, so that its position is final when it begins. One
+of more than HELD_BYTES is not: its position is that of what came before it, and names it,
 {"offsets": …, "transaction": id}. A connector that begins there sends it again, and what the topics
 have of it is left out here.
 
@@ -16,12 +17,20 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from headwater.capture.contract import Begin, Commit, Event, Place, Position, Progress, Record
+from headwater.capture.contract import (
+    Begin,
+    Commit,
+    Event,
+    LogPosition,
+    PositionAdvanced,
+    Record,
+    SourcePosition,
+)
 from headwater.capture.debezium.records import Batch
 from headwater.errors import PositionLost
 
 HELD_BYTES: Final = 16 << 20
-# Of a connector that does not tell of every END: a transaction that was silent for so long is
+# Of a connector that does not report every END: a transaction that was silent for so long is
 # taken for whole.
 QUIET_S: Final = 1.0
 
@@ -31,15 +40,15 @@ TRANSACTION_ORDER: Final = "transaction_data_collection_order_"
 Offsets = dict[str, tuple[dict[str, Any], dict[str, Any]]]  # by partition, written as JSON
 
 
-def offsets_of(place: Place) -> Offsets:
-    return {_key(partition): (partition, offset) for partition, offset in place["offsets"]}
+def offsets_of(position: LogPosition) -> Offsets:
+    return {_key(partition): (partition, offset) for partition, offset in position["offsets"]}
 
 
-def place_of(offsets: Offsets, transaction: str | None = None) -> dict[str, Any]:
-    place: dict[str, Any] = {"offsets": [list(each) for each in offsets.values()]}
+def position_of(offsets: Offsets, transaction: str | None = None) -> dict[str, Any]:
+    position: dict[str, Any] = {"offsets": [list(offset) for offset in offsets.values()]}
     if transaction is not None:
-        place["transaction"] = transaction
-    return place
+        position["transaction"] = transaction
+    return position
 
 
 class Transactions:
@@ -48,7 +57,7 @@ class Transactions:
     def __init__(
         self,
         name: str,
-        after: Position,
+        after: SourcePosition,
         *,
         transaction_topic: str,
         heartbeat_topic: str,
@@ -56,7 +65,7 @@ class Transactions:
         are_ended: bool,
     ) -> None:
         """`are_published`: whether BEGIN and END are records too. `are_ended`: whether the
-        connector tells of every END.
+        connector reports every END.
         """
         self._name = name
         self._transaction_topic = transaction_topic
@@ -88,7 +97,7 @@ class Transactions:
             elif topic == self._heartbeat_topic:
                 if self._id is None:
                     self._pass(batch.records[index])
-                    yield Progress(place_of(self._offsets))
+                    yield PositionAdvanced(position_of(self._offsets))
             else:
                 if self._id is None:
                     record = batch.records[index]
@@ -133,7 +142,7 @@ class Transactions:
 
     def _go_on_without_resumed(self) -> None:
         """The transaction that the position names is not sent again. One that was whole need not
-        be; but nobody told the database to forget one that was not.
+        be; but one that was not is not acknowledged to the database.
         """
         if self._has != math.inf:
             raise PositionLost(
@@ -154,31 +163,31 @@ class Transactions:
         self._held.append(record)
         self._held_bytes += batch.size_bytes(index)
         if self._held_bytes > HELD_BYTES and self._id:
-            yield from self._begin(place_of(self._offsets, self._id))
+            yield from self._begin(position_of(self._offsets, self._id))
 
-    def _begin(self, place: Place) -> Iterator[Event]:
+    def _begin(self, position: LogPosition) -> Iterator[Event]:
         self._is_begun = True
         held, self._held, self._held_bytes = self._held, [], 0
-        yield Begin(place, self._id or "", self._ts_ms, {})
+        yield Begin(position, self._id or "", self._ts_ms, {})
         yield from held
 
     def _end(self) -> Iterator[Event]:
         """The open transaction is whole."""
         self._pass(self._last)
-        place = place_of(self._offsets)
-        is_told = self._is_begun  # its place then names what came before
-        if self._held and not is_told:
-            yield from self._begin(place)
+        position = position_of(self._offsets)
+        is_begun = self._is_begun  # its position then names what came before
+        if self._held and not is_begun:
+            yield from self._begin(position)
         if self._is_begun:
             yield Commit(self._count)
-        if is_told or not self._is_begun:
-            yield Progress(place)
+        if is_begun or not self._is_begun:
+            yield PositionAdvanced(position)
         self._id = self._last = None
         self._is_begun = False
         self._resumed, self._has = None, 0
 
     def _pass(self, record: Any) -> None:
-        """Everything up to this record is behind us. The offset of END says that the transaction
+        """Everything up to this record is behind us. The offset of END marks that the transaction
         is in progress; a connector that begins with that would send END once more.
         """
         partition = plain(record.sourcePartition())
@@ -215,7 +224,7 @@ def _transaction_id(record: Any) -> str:
 
 
 def _ts_ms(record: Any) -> int:
-    """When the database says that it was, of any record of Debezium's."""
+    """When it was, by the database's clock, of any record of Debezium's."""
     value = record.value()
     schema = None if value is None else value.schema()
     if schema is None or schema.field("ts_ms") is None:

@@ -1,4 +1,4 @@
-"""What must be right in a deployment before it can be followed."""
+"""Checks of a deployment: what a capture needs and lacks, with the command that fixes it."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -50,7 +50,7 @@ def without_images(
 
 def _no_images(settings: CaptureSettings, database: str, collection: str) -> TableRefused:
     return TableRefused(
-        f"capture {settings.name}: MongoDB keeps no images of {database}.{collection}",
+        f"capture {settings.name}: MongoDB stores no images of {database}.{collection}",
         detail="`before` will be null, and `after` of an update is the document as it is when the"
         " change is read, not when it was made",
         hint=f'db.getSiblingDB("{database}").runCommand({{collMod: "{collection}",'

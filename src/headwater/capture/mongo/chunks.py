@@ -1,4 +1,4 @@
-"""Collections, read in chunks in the order of their _id.
+"""Chunks of collections for snapshots, read in the order of their _id.
 
 **Which transactions a chunk shows.** From MongoDB 5.0 a chunk is one read with read concern
 "snapshot": the server answers with the cluster time T at which it was made, and it shows exactly
@@ -6,7 +6,7 @@ what was committed up to T. Older servers have only reads of what a majority has
 more while they run. There the time is asked for before (low) and with the answer (high). What was
 committed up to `low` is in the rows; what came up to `high` may or may not be, so it counts as
 not contained, and the chunk is not passed before the stream has come to `high`: all keys that were
-touched between are then known, and left out.
+touched between are then tracked, and left out.
 
 **Mixed _ids.** MongoDB compares values of one type only: {$gt: 5} finds no text. Where no value of
 the same type is left, the read goes on with the types that sort behind it.
@@ -29,7 +29,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 from pymongo.database import Database
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Table
+from headwater.capture.contract import Begin, Chunk, LogPosition, Row, Table
 from headwater.capture.mongo.documents import CODEC, extended
 
 # As MongoDB sorts them; a document's _id is neither an array nor a regular expression.
@@ -60,12 +60,12 @@ class MongoChunk(Chunk):
     def contains(self, transaction: Begin) -> bool:
         return time_of(transaction.at) <= self._low
 
-    def is_passed(self, place: Place) -> bool:
-        return time_of(place) >= self._high
+    def is_passed(self, position: LogPosition) -> bool:
+        return time_of(position) >= self._high
 
 
-def time_of(place: Place) -> Time:
-    seconds, ordinal = place["ts"]
+def time_of(position: LogPosition) -> Time:
+    seconds, ordinal = position["ts"]
     return seconds, ordinal
 
 
@@ -92,8 +92,8 @@ def read_chunk(
     else:
         concern = {"level": "majority"}
         low = _time(_run(database, find | {"limit": 1, "projection": {"_id": 1}}, concern))
-    for each in filters:
-        answer = _run(database, find | {"filter": each}, concern)
+    for condition in filters:
+        answer = _run(database, find | {"filter": condition}, concern)
         documents = answer["cursor"]["firstBatch"]
         if has_snapshots:
             concern["atClusterTime"] = answer["cursor"]["atClusterTime"]
@@ -101,7 +101,7 @@ def read_chunk(
             break
     high = _time(answer) if low is not None else _seconds_and_ordinal(concern["atClusterTime"])
     rows = [extended(document) for document in documents]
-    # The limit in bytes may have cut an answer short, so only an empty one tells the end.
+    # The limit in bytes may have cut an answer short, so only an empty one marks the end.
     last = _pack(documents[-1]["_id"]) if documents else None
     return MongoChunk(table, rows, last, high if low is None else low, high)
 

@@ -18,11 +18,12 @@ from headwater.errors import (
     SourceUnreachable,
 )
 
-TIMEOUT_MS: Final = 10_000  # unless the address says otherwise
+TIMEOUT_MS: Final = 10_000  # unless the address sets another
 
 UNAUTHORIZED: Final = 13
 NOT_A_REPLICA_SET: Final = 40573
-# The oplog no longer has the place of a resume token, or the token is not one of this deployment.
+# The oplog no longer has the position of a resume token, or the token is not one of this
+# deployment.
 LOST: Final = frozenset({
     136,  # CappedPositionLost
     260,  # InvalidResumeToken
@@ -31,7 +32,7 @@ LOST: Final = frozenset({
     50811,  # KeyString format error: not a resume token
 })  # fmt: skip
 # What a deployment answers while its primary changes, while it shuts down or starts, or when a
-# cursor or a snapshot of it is gone: asking anew may help.
+# cursor or a snapshot of it has expired: a retry may help.
 PASSING: Final = frozenset({
     6, 7, 43, 50, 63, 89, 91, 112, 133, 134, 150, 175, 189, 202, 222, 234, 237, 239, 246, 262, 317,
     9001, 10107, 11600, 11601, 11602, 13388, 13435, 13436,
@@ -56,7 +57,7 @@ def connect(settings: CaptureSettings) -> MongoClient[dict[str, Any]]:
             unicode_decode_error_handler="replace",
         )
     except (PyMongoError, ValueError) as error:
-        # The driver's words may hold a part of the password, if that was not written as it must be.
+        # The driver's text may hold a part of the password, if that was not written as it must be.
         detail = "characters such as / : @ ? % in a user or password are written as %2F, %3A, …"
         raise ConfigError(
             f"capture.{settings.name}.source is no address of MongoDB",
@@ -108,8 +109,8 @@ def _refused(
         return PositionLost(
             f"{name}: the oplog no longer goes back to where the capture stands",
             detail=detail,
-            hint=f"`headwater capture reset {settings.name}` begins anew with a snapshot; a larger"
-            " oplog keeps more: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48})",
+            hint=f"`headwater capture reset {settings.name}` restarts it with a snapshot; a larger"
+            " oplog retains more: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48})",
         )
     if code == 18:
         return SourceRefused(

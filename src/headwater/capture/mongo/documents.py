@@ -1,4 +1,4 @@
-"""From BSON to extended JSON, as Debezium writes documents unless told otherwise.
+"""From BSON to extended JSON, as Debezium writes documents by default.
 
 That is MongoDB's "strict" form: {"$oid": "…"}, {"$date": milliseconds}, {"$numberLong": "5"},
 {"$numberDecimal": "1.50"}, {"$binary": "base64", "$type": "00"}. It loses no type that a document
@@ -56,7 +56,7 @@ def extended_value(value: Any) -> Any:
 def relaxed(value: Any) -> Any:
     """The same value (as `extended` made it) in the relaxed form."""
     if isinstance(value, list):
-        return [relaxed(each) for each in value]
+        return [relaxed(item) for item in value]
     if not isinstance(value, dict):
         return value
     match value:
@@ -68,7 +68,7 @@ def relaxed(value: Any) -> Any:
             return {"$binary": {"base64": data, "subType": subtype}}
         case {"$regex": str(pattern), "$options": str(options)} if len(value) == 2:
             return {"$regularExpression": {"pattern": pattern, "options": options}}
-    return {name: relaxed(each) for name, each in value.items()}
+    return {name: relaxed(field) for name, field in value.items()}
 
 
 def _relaxed_date(milliseconds: int) -> Any:

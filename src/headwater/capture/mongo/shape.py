@@ -1,4 +1,4 @@
-"""How Debezium's envelope tells of documents: as JSON texts.
+"""Documents in Debezium's envelope: as JSON texts.
 
     key      {"id": "<JSON of the _id>"}     in the relaxed form
     value    {"before": "{…}", "after": "{…}", "updateDescription": {…}, "source": …, "op": …, …}
@@ -16,8 +16,8 @@ from typing import Any, Final
 import orjson
 
 from headwater.capture.contract import Row
-from headwater.capture.document_rules import HIDDEN, DocumentRules
 from headwater.capture.mongo.documents import relaxed
+from headwater.capture.rules.document_rules import HIDDEN, DocumentRules
 
 # With the blanks that Debezium's keys have: keys are compared and hashed as bytes.
 _key_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ": ")).encode
@@ -72,7 +72,7 @@ def key(row: Row) -> dict[str, str]:
 
 
 def before(row: Row | None) -> str | None:
-    """Without a pre-image there is the _id alone, which the key tells already: null, as Debezium
+    """Without a pre-image there is the _id alone, which the key has already: null, as Debezium
     has it.
     """
     return None if row is None or len(row) == 1 else text(row)
@@ -97,10 +97,12 @@ def update_description(
         shown = {path: rules.updated(path, value) for path, value in updated.items()}
         updated = {path: value for path, value in shown.items() if value is not HIDDEN}
         removed = [path for path in removed if not rules.is_ruled(path)]
-        truncated = [each for each in truncated if not rules.is_ruled(each["field"])]
+        truncated = [array for array in truncated if not rules.is_ruled(array["field"])]
     return {
         "removedFields": removed or None,
         "updatedFields": text(updated),
-        "truncatedArrays": [{"field": each["field"], "size": each["newSize"]} for each in truncated]
+        "truncatedArrays": [
+            {"field": array["field"], "size": array["newSize"]} for array in truncated
+        ]
         or None,
     }

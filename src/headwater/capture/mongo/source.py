@@ -1,4 +1,4 @@
-"""MongoDB 4.4 and newer, by change streams."""
+"""MongoDB (4.4 and newer) as a source of changes: its change streams."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,9 +15,9 @@ from headwater.capture.contract import (
     Column,
     Event,
     Lag,
-    Place,
-    Position,
+    LogPosition,
     Source,
+    SourcePosition,
     Table,
 )
 from headwater.capture.mongo import checks
@@ -30,7 +30,8 @@ from headwater.errors import CaptureError, HeadwaterError, SourceUnreachable, Ta
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
-AWAIT_MS: Final = 25  # the server waits so long for a change; also how late an idle place is told
+# The server waits so long for a change; also how late an idle position is reported.
+AWAIT_MS: Final = 25
 # The server fills 16 MB with whatever fits; as Python objects that would be five times as much.
 BATCH_EVENTS: Final = 500
 INTERNAL: Final = frozenset({"admin", "config", "local"})
@@ -45,7 +46,7 @@ class MongoSource(Source):
     def __init__(self, settings: CaptureSettings) -> None:
         self._settings = settings
         self._connected: MongoClient[dict[str, Any]] | None = connect(settings)
-        # "admin" in an address says where its user is known, and has no collections to follow.
+        # "admin" in an address is where its user is defined, and has no collections to follow.
         name = self._client.get_default_database("admin").name
         self._database = None if name == "admin" else name
         self.database = self._database or ""
@@ -60,12 +61,12 @@ class MongoSource(Source):
                 self._watch().close()
                 tables = self.tables()
                 unreadable = [self._unreadable(table) for table in tables]
-                found: list[HeadwaterError] = [each for each in unreadable if each is not None]
+                found: list[HeadwaterError] = [error for error in unreadable if error is not None]
                 return found + self._without_images(tables)
         except CaptureError as error:
             return [error]
 
-    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+    def open(self, after: SourcePosition | None, stored: Mapping[str, Table]) -> LogPosition:
         with self._explained():
             checks.is_sharded(self._client, self._settings)
             if after is not None:
@@ -78,11 +79,11 @@ class MongoSource(Source):
         time = time_of_token(token)
         if time is None:
             raise CaptureError(
-                f"capture {self._settings.name}: this resume token tells no time", detail=str(token)
+                f"capture {self._settings.name}: this resume token has no time", detail=str(token)
             )
         return {"token": json_token(token), "ts": list(time)}
 
-    def check_position(self, after: Position) -> bool:
+    def check_position(self, after: SourcePosition) -> bool:
         with self._explained(), self._watch(**_start(after)) as stream:
             stream.try_next()
         return True
@@ -94,14 +95,14 @@ class MongoSource(Source):
             for database in names:
                 if database in INTERNAL:
                     continue
-                for each in self._client[database].list_collections():
-                    if each.get("type", "collection") == "collection":
-                        table = self._table_of(database, each["name"])
+                for collection in self._client[database].list_collections():
+                    if collection.get("type", "collection") == "collection":
+                        table = self._table_of(database, collection["name"])
                         if table is not None:
                             found.append(table)
         return sorted(found, key=lambda table: table.id)
 
-    def changes(self, after: Position) -> Iterator[Event]:
+    def changes(self, after: SourcePosition) -> Iterator[Event]:
         start = _start(after)
         with self._explained():
             have_images = self._has_version() >= checks.IMAGES_SINCE and not self._without_images(
@@ -126,15 +127,15 @@ class MongoSource(Source):
             yield from transactions.idle(stream.resume_token)
             return
         yield from transactions.take(event)
-        place = transactions.place
-        # At the end of a batch the token may tell that nothing more has this time.
-        if place is not None:
+        position = transactions.position
+        # At the end of a batch the token may show that nothing more has this time.
+        if position is not None:
             time = time_of_token(stream.resume_token)
-            if time is not None and list(time) > place["ts"]:
+            if time is not None and list(time) > position["ts"]:
                 yield from transactions.end()
 
-    def acknowledge(self, place: Place) -> None:
-        """The oplog is kept by size and age, not for anybody."""
+    def acknowledge(self, position: LogPosition) -> None:
+        """The oplog is retained by size and age, not for a client."""
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
         with self._explained():
@@ -150,7 +151,7 @@ class MongoSource(Source):
         with self._explained():
             return self._client[table.schema][table.name].estimated_document_count()
 
-    def lag(self, acknowledged: Place) -> Lag:
+    def lag(self, acknowledged: LogPosition) -> Lag:
         """Estimated from the oplog's size and how far back it goes. None where that may not be
         read, as through mongos.
         """
@@ -200,7 +201,7 @@ class MongoSource(Source):
 
     def _filter(self) -> list[dict[str, Any]]:
         """What the server itself can leave out: all but the named collections, if each pattern
-        tells the database without a wildcard. What passes is looked at again.
+        names the database without a wildcard. What passes is looked at again.
         """
         named = []
         for pattern in self._settings.tables:
@@ -264,8 +265,8 @@ class MongoSource(Source):
         return explained(self._settings, self._database)
 
 
-def _start(after: Position) -> dict[str, Any]:
-    """Where a change stream begins, in the driver's words."""
+def _start(after: SourcePosition) -> dict[str, Any]:
+    """Where a change stream begins, as the driver takes it."""
     if after.changes == 0:
         return {"start_at_operation_time": Timestamp(*after.at["ts"])}
     return {"start_after": bson_token(after.at["token"])}

@@ -1,11 +1,11 @@
-"""From the events of a change stream to transactions.
+"""The change stream: from its events to transactions.
 
 A multi-document transaction comes as consecutive events with one cluster time and the same lsid
-and txnNumber; every other change is a transaction of its own. Nothing in an event tells that it is
+and txnNumber; every other change is a transaction of its own. Nothing in an event shows that it is
 the last of its transaction. That follows from what comes behind it: another event, a token with a
 later time, or twice nothing at all: a replica set's member has then read its log to the end. (Once
 is not enough: the driver answers so too when it has just taken up a broken connection again. And
-mongos answers so while it waits for a shard, which tells nothing; there a later time has to come.)
+mongos answers so while it waits for a shard, which shows nothing; there a later time has to come.)
 """
 
 import re
@@ -20,11 +20,11 @@ from headwater.capture.contract import (
     Change,
     Commit,
     Event,
-    Place,
-    Position,
-    Progress,
+    LogPosition,
+    PositionAdvanced,
     Row,
     SchemaChange,
+    SourcePosition,
     Table,
 )
 from headwater.capture.mongo.documents import extended, extended_value
@@ -32,7 +32,7 @@ from headwater.capture.mongo.shape import text
 from headwater.errors import PositionLost
 
 OPERATIONS: Final = {"insert": "c", "update": "u", "replace": "u", "delete": "d"}
-SKIPPED_EVENTS: Final = 1000  # so many of other collections, and the place is told
+SKIPPED_EVENTS: Final = 1000  # so many of other collections, and the position is reported
 _NO_SOURCE: Final[dict[str, Any]] = {}
 # How a token begins: the type, and eight bytes of cluster time.
 _TIMESTAMP: Final = re.compile("82[0-9A-Fa-f]{16}")
@@ -50,7 +50,7 @@ class Transactions:
         self,
         table_of: Callable[[str, str], Table | None],
         looked_up: Callable[[Table, Any], Mapping[str, Any] | None] | None,
-        after: Position,
+        after: SourcePosition,
         *,
         is_sharded: bool = False,
     ) -> None:
@@ -60,23 +60,26 @@ class Transactions:
         self._fragments: dict[str, Any] | None = None
         self._skipped = 0
         self._idle = 0
-        self._told: Any = None  # the last token that a Progress told
+        self._reported: Any = None  # the last token that a PositionAdvanced reported
         at = after.at
-        # Which transaction the stream is in: its place, its Begin once that was sent, the ordinal
-        # of its next change, and the first one that is to be sent (None: it is in the topics).
-        self._place: Place | None = at if at.get("txn") or after.changes is not None else None
+        # Which transaction the stream is in: its position, its Begin once that was sent, the
+        # ordinal of its next change, and the first one that is to be sent (None: it is in the
+        # topics).
+        self._position: LogPosition | None = (
+            at if at.get("txn") or after.changes is not None else None
+        )
         self._begin: Begin | None = None
-        self._ordinal = 1  # the token in a place is that of the change with ordinal 0
+        self._ordinal = 1  # the token in a position is that of the change with ordinal 0
         self._sent_from = after.changes
         # With no change in the topics the stream begins at the time, so in front of the token.
-        self._awaited: Place | None = None
+        self._awaited: LogPosition | None = None
         if after.changes == 0:
-            self._awaited, self._place = at, None
+            self._awaited, self._position = at, None
 
     @property
-    def place(self) -> Place | None:
+    def position(self) -> LogPosition | None:
         """Of the transaction that may have further events."""
-        return self._place
+        return self._position
 
     def take(self, event: dict[str, Any]) -> Iterator[Event]:
         """What an event adds."""
@@ -95,13 +98,13 @@ class Transactions:
                 return
             self._awaited = None
         transaction = transaction_id(event)
-        place = self._place
-        if place is not None and (
-            place["ts"] != [time.time, time.inc] or place.get("txn") != transaction
+        position = self._position
+        if position is not None and (
+            position["ts"] != [time.time, time.inc] or position.get("txn") != transaction
         ):
             yield from self.end()
-            place = None
-        at = place or _place(token, time, transaction)
+            position = None
+        at = position or _position(token, time, transaction)
         operation = OPERATIONS.get(event["operationType"])
         if operation is None:
             yield from self._structure(event, at)
@@ -110,12 +113,12 @@ class Transactions:
         table = self._table_of(namespace["db"], namespace["coll"])
         if table is None:
             self._skipped += 1
-            if place is None and self._skipped >= SKIPPED_EVENTS:
+            if position is None and self._skipped >= SKIPPED_EVENTS:
                 self._skipped = 0
-                yield Progress(at if transaction is None else _place(token, time, None))
+                yield PositionAdvanced(at if transaction is None else _position(token, time, None))
             return
-        if place is None:
-            self._place, self._begin, self._ordinal, self._sent_from = at, None, 0, 0
+        if position is None:
+            self._position, self._begin, self._ordinal, self._sent_from = at, None, 0, 0
         if self._sent_from is not None:
             if self._begin is None:
                 self._begin = _begin(at, event)
@@ -128,29 +131,29 @@ class Transactions:
 
     def end(self) -> Iterator[Event]:
         """Nothing more belongs to the transaction that the stream is in."""
-        place, self._place = self._place, None
-        if place is None or self._sent_from is None:
+        position, self._position = self._position, None
+        if position is None or self._sent_from is None:
             return
         if self._begin is None:  # all its changes are in the topics, but not that these are all
-            yield _begin(place, {"clusterTime": Timestamp(*place["ts"])})
+            yield _begin(position, {"clusterTime": Timestamp(*position["ts"])})
         yield Commit(self._ordinal)
 
     def idle(self, token: Mapping[str, Any] | None) -> Iterator[Event]:
         """The server had no event; everything in front of `token` was sent."""
         self._idle += 1
         time = time_of_token(token)
-        place = self._place
-        if place is not None:
-            is_later = time is not None and list(time) > place["ts"]
+        position = self._position
+        if position is not None:
+            is_later = time is not None and list(time) > position["ts"]
             if not is_later and (self._idle < 2 or self._is_sharded):
                 yield None
                 return
             yield from self.end()
-        if token is None or time is None or token == self._told:
+        if token is None or time is None or token == self._reported:
             yield None
             return
-        self._told = token
-        yield Progress({"token": json_token(token), "ts": list(time)})
+        self._reported = token
+        yield PositionAdvanced({"token": json_token(token), "ts": list(time)})
 
     def _change(self, event: dict[str, Any], operation: str, table: Table) -> Change:
         key: Row = {"_id": extended_value(event["documentKey"]["_id"])}
@@ -166,17 +169,17 @@ class Transactions:
             after = None if document is None else extended(document)
         return Change(table, operation, before, after, self._ordinal, _NO_SOURCE, extra)
 
-    def _structure(self, event: dict[str, Any], at: Place) -> Iterator[Event]:
+    def _structure(self, event: dict[str, Any], at: LogPosition) -> Iterator[Event]:
         """Collections that were dropped or renamed. Of the others (indexes, sharding) there is
-        nothing to tell; `invalidate` ends a stream, and the next begins behind it.
+        no event; `invalidate` ends a stream, and the next begins behind it.
         """
         changes: list[Event] = []
         if event["operationType"] in {"drop", "rename"}:
             changes = list(self._schema_changes(event))
         if not changes:
-            yield Progress(at)
+            yield PositionAdvanced(at)
             return
-        # In a transaction of their own, so that their records and the place are one.
+        # In a transaction of their own, so that their records and the position are one.
         yield _begin(at, event)
         yield from changes
         yield Commit(0)
@@ -190,7 +193,7 @@ class Transactions:
         if table is not None:
             yield SchemaChange(table.id, None, ddl)
         renamed = self._table_of(target["db"], target["coll"]) if target is not None else None
-        if renamed is not None:  # what it held before is gone, what it holds now is to be copied
+        if renamed is not None:  # what it held before is deleted, what it holds now is to be copied
             yield SchemaChange(renamed.id, None, ddl)
             yield SchemaChange(renamed.id, renamed, ddl)
 
@@ -213,17 +216,17 @@ def transaction_id(event: Mapping[str, Any]) -> str | None:
 
 def json_token(token: Mapping[str, Any]) -> dict[str, Any]:
     """A resume token as JSON can hold it: mostly {"_data": "82…"} as it is."""
-    if all(isinstance(each, str) for each in token.values()):
+    if all(isinstance(value, str) for value in token.values()):
         return dict(token)
     options = json_util.CANONICAL_JSON_OPTIONS
-    return {name: json_util.default(each, options) for name, each in token.items()}
+    return {name: json_util.default(value, options) for name, value in token.items()}
 
 
 def bson_token(token: Mapping[str, Any]) -> dict[str, Any]:
     options = json_util.CANONICAL_JSON_OPTIONS
     return {
-        name: json_util.object_hook(each, options) if isinstance(each, dict) else each
-        for name, each in token.items()
+        name: json_util.object_hook(value, options) if isinstance(value, dict) else value
+        for name, value in token.items()
     }
 
 
@@ -234,14 +237,14 @@ def time_of_token(token: Mapping[str, Any] | None) -> tuple[int, int] | None:
     return int(data[2:10], 16), int(data[10:18], 16)
 
 
-def _place(token: dict[str, Any], time: Timestamp, transaction: str | None) -> Place:
-    place: dict[str, Any] = {"token": token, "ts": [time.time, time.inc]}
+def _position(token: dict[str, Any], time: Timestamp, transaction: str | None) -> LogPosition:
+    position: dict[str, Any] = {"token": token, "ts": [time.time, time.inc]}
     if transaction is not None:
-        place["txn"] = transaction
-    return place
+        position["txn"] = transaction
+    return position
 
 
-def _begin(at: Place, event: Mapping[str, Any]) -> Begin:
+def _begin(at: LogPosition, event: Mapping[str, Any]) -> Begin:
     seconds, ordinal = at["ts"]
     wall = event.get("wallTime")
     source: dict[str, Any] = {"ord": ordinal}

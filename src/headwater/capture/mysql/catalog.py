@@ -1,4 +1,4 @@
-"""What information_schema says about the tables of a capture."""
+"""The tables of a capture in information_schema."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From the bytes of a text column to text.
+"""Character sets: from the bytes of a text column to text.
 
 Single-byte character sets are mapped as the server itself maps them: it is asked once for all 256
 characters. So a value in the stream equals the one that a SELECT of it gives. For those with more

@@ -1,18 +1,21 @@
-"""What is wrong with the server's settings, our rights and the tables, each with the SQL for it.
+"""Checks of the server's settings, our rights and the tables, with the SQL that fixes them.
 
-SourceRefused keeps a capture from starting; TableRefused does not: it will work, but a table may
-have to be read anew one day, or has values that are left out.
+SourceRefused prevents a capture from starting; TableRefused does not: it will work, but a table may
+have to be copied again one day, or has values that are left out.
 """
 
 import re
 from typing import Any, Final
 
 from headwater.capture.mysql.catalog import TRANSACTIONAL_ENGINES, Choice
-from headwater.capture.mysql.connection import Address, query, variables
+from headwater.capture.mysql.connection import query, variables
 from headwater.capture.mysql.server import Server, version_numbers
+from headwater.databases.mysql import Address
 from headwater.errors import HeadwaterError, SourceRefused, TableRefused
 
-_KEPT_FOR_S: Final = 24 * 3600  # a capture that stands still for a day should find its place again
+_RETAINED_FOR_S: Final = (
+    24 * 3600
+)  # a capture that stands still for a day should find its position again
 _OLDEST: Final = {"MySQL": (8, 0), "MariaDB": (10, 5)}
 _CASCADING: Final = {"CASCADE", "SET NULL", "SET DEFAULT"}
 _VARIABLES: Final = (
@@ -86,7 +89,7 @@ def _settings(connection: Any, server: Server) -> list[HeadwaterError]:
                 "the binlog has no names of columns",
                 detail="binlog_row_metadata is "
                 f"{found.get('binlog_row_metadata', 'unknown')}: a table that is altered while "
-                "the capture is behind may have to be read anew",
+                "the capture is behind may have to be copied again",
                 hint="SET GLOBAL binlog_row_metadata = FULL;",
             )
         )
@@ -108,12 +111,12 @@ def _settings(connection: Any, server: Server) -> list[HeadwaterError]:
 def _expiry(found: dict[str, str], server: Server) -> list[HeadwaterError]:
     seconds = float(found.get("binlog_expire_logs_seconds", 0))
     seconds = seconds or float(found.get("expire_logs_days", 0)) * 86400
-    if seconds == 0 or seconds >= _KEPT_FOR_S:  # 0: for ever
+    if seconds == 0 or seconds >= _RETAINED_FOR_S:  # 0: indefinitely
         return []
     return [
         TableRefused(
-            "the binlog is kept for a short time only",
-            detail=f"{seconds / 3600:g} h: a capture that stands still for longer must begin anew",
+            "the binlog is retained for a short time only",
+            detail=f"{seconds / 3600:g} h: a capture that stops for longer needs a new snapshot",
             hint="SET GLOBAL binlog_expire_logs_seconds = 604800;",
         )
     ]

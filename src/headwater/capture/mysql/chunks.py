@@ -1,8 +1,8 @@
-"""Reading tables for snapshots: consistently, without a lock that lasts, and knowing which
-transactions the rows show.
+"""Chunks of tables for snapshots: consistent reads, and which transactions they contain.
 
-MariaDB tells it: START TRANSACTION WITH CONSISTENT SNAPSHOT and binlog_snapshot_file/_position
-belong together exactly. MySQL does not. There, two bounds are taken around the snapshot:
+No lock outlives a read. Which transactions it contains MariaDB reports: START TRANSACTION WITH
+CONSISTENT SNAPSHOT and binlog_snapshot_file/_position belong together exactly. MySQL does not.
+There, two bounds are taken around the snapshot:
 
     with GTIDs       A transaction is added to gtid_executed after it is committed in InnoDB, and
                      written to the log before that. So what was in gtid_executed in front of the
@@ -12,7 +12,7 @@ belong together exactly. MySQL does not. There, two bounds are taken around the 
                      begins: writers of this table have then ended, and their transactions stand in
                      the log. It is given up after a second, and tried again.
 
-For what lies between two bounds `contains` says no. That is safe: those transactions are sent by
+For what lies between two bounds `contains` is False. That is safe: those transactions are sent by
 the stream before the chunk is published (`is_passed` waits for the upper bound), so their rows in
 the chunk are left out, and the topic has the same from the stream. Not so of a table without a key:
 it is locked as without GTIDs, and what was in gtid_executed then is all that its rows show.
@@ -27,22 +27,16 @@ from typing import IO, Any, Final
 
 import pymysql
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Table
-from headwater.capture.mysql import places, values
+from headwater.capture.contract import Begin, Chunk, LogPosition, Row, Table, no_temporary_space
+from headwater.capture.mysql import values
+from headwater.capture.mysql.binlog import positions
+from headwater.capture.mysql.binlog.gtids import MySqlGtids
 from headwater.capture.mysql.catalog import TRANSACTIONAL_ENGINES, engine
 from headwater.capture.mysql.columns import GEOMETRIES, TEXTS, Declared, parse, zero_value
-from headwater.capture.mysql.connection import (
-    READ_TIMEOUT_S,
-    Address,
-    PacketReader,
-    error_of,
-    query,
-    translated,
-)
-from headwater.capture.mysql.gtids import MySqlGtids
+from headwater.capture.mysql.connection import PacketReader, error_of, query, translated
 from headwater.capture.mysql.server import Server, log_end
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.whole_copy import no_room
+from headwater.databases.mysql import READ_TIMEOUT_S, Address
 from headwater.errors import CaptureError, TableRefused
 
 log = logging.getLogger(__name__)
@@ -72,10 +66,10 @@ class MySqlChunk(Chunk):
         gtid = transaction.at.get("gtid")
         if self.gtids is not None and gtid is not None:
             return gtid in self.gtids
-        return places.order(transaction.at) < self.below
+        return positions.order(transaction.at) < self.below
 
-    def is_passed(self, place: Place) -> bool:
-        return places.order(place) >= self.passed
+    def is_passed(self, position: LogPosition) -> bool:
+        return positions.order(position) >= self.passed
 
     def bounds(self) -> dict[str, Any]:
         gtids = None if self.gtids is None else str(self.gtids)
@@ -123,7 +117,9 @@ class TableReader:
     def _check_engine(self, table: Table) -> None:
         found = engine(self.connection, table.schema, table.name)
         if found is None:
-            raise CaptureError(f"{table.id} is gone", hint="its snapshot is not needed any more")
+            raise CaptureError(
+                f"{table.id} was dropped", hint="its snapshot is not needed any more"
+            )
         if found not in TRANSACTIONAL_ENGINES:
             raise TableRefused(
                 f"{table.id} cannot be read consistently",
@@ -156,11 +152,11 @@ class TableReader:
         if self.server.is_mariadb:
             status = dict(query(self.connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
             found = {name.lower(): value for name, value in status.items()}
-            exact = places.order(
+            exact = positions.order(
                 {"file": found["binlog_snapshot_file"], "pos": found["binlog_snapshot_position"]}
             )
             return Bounds(exact, exact)
-        passed = places.order(log_end(self.connection, self.server))
+        passed = positions.order(log_end(self.connection, self.server))
         return Bounds((0, 0), passed, gtids)
 
     def _snapshot_behind_lock(self, table: Table) -> Bounds:
@@ -175,7 +171,7 @@ class TableReader:
                     if error.args[0] not in _LOCK_TIMEOUTS or attempt + 1 == _LOCK_TRIES:
                         raise
             query(self.connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-            exact = places.order(log_end(self.connection, self.server))
+            exact = positions.order(log_end(self.connection, self.server))
             if self.server.has_gtids and not self.server.is_mariadb:
                 return Bounds((0, 0), exact, self._executed_gtids())
             return Bounds(exact, exact)
@@ -201,7 +197,7 @@ class TableReader:
         return rows, last_key, result.is_ended
 
     def _all_rows(self, table: Table) -> Iterator[Row]:
-        """Everything into a file first: neither the transaction, whose lock would keep every ALTER
+        """Everything into a file first: neither the transaction, whose lock would block every ALTER
         of the table waiting, nor the server's patience lasts as long as the reader needs.
         """
         code = self._row_code(table)
@@ -226,7 +222,7 @@ def _spool(table: Table, rows: list[Row], spool: IO[bytes]) -> None:
     try:
         pickle.dump(rows, spool)
     except OSError as error:  # not the database's
-        raise no_room(table, error) from error
+        raise no_temporary_space(table, error) from error
 
 
 def _unspooled(spool: IO[bytes]) -> Iterator[Row]:

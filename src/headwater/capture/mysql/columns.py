@@ -1,8 +1,8 @@
 """A column as it was declared, and how Debezium's MySQL connector represents its values.
 
-The declaration is kept as text, as information_schema writes it, with the character set behind it:
-"varchar(20) character set latin1". From that text everything can be read again, so that a capture
-that resumes knows the tables as they were.
+The declaration is stored as text, as information_schema writes it, with the character set behind
+it: "varchar(20) character set latin1". From that text everything can be read again, so that a
+capture that resumes knows the tables as they were.
 """
 
 import re
@@ -38,7 +38,7 @@ _CHARSET: Final = re.compile(r"character set (\w+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What `varchar(20) character set latin1` says."""
+    """What `varchar(20) character set latin1` declares."""
 
     base: str
     size: int | None = None  # characters, bytes, bits, digits

@@ -1,7 +1,7 @@
-"""Which tables a statement in the log touches, and how.
+"""DDL in the log: which tables a statement touches, and how.
 
-No parser of SQL: only the first words and the names behind them are understood. A statement that
-nothing is known of can therefore not stop a capture; the catalog tells what a table looks like.
+No parser of SQL: only the first words and the names behind them are understood. A statement
+that is not understood can therefore not stop a capture; the catalog shows what a table looks like.
 """
 
 import re
@@ -39,16 +39,16 @@ class Ddl:
 
     kind: str
     tables: tuple[Name, ...]  # all that it touches: of a rename both the old and the new
-    gone: tuple[Name, ...] = ()  # these names no longer mean the tables that they did …
+    dropped: tuple[Name, ...] = ()  # these names no longer mean the tables that they did …
     made: tuple[Name, ...] = ()  # … and these, maybe the same ones, mean others now
 
     def lower(self) -> "Ddl":
         """As a server with lower_case_table_names knows the tables."""
-        tables, gone, made = (
+        tables, dropped, made = (
             tuple((schema.lower(), name.lower()) for schema, name in names)
-            for names in (self.tables, self.gone, self.made)
+            for names in (self.tables, self.dropped, self.made)
         )
-        return Ddl(self.kind, tables, gone, made)
+        return Ddl(self.kind, tables, dropped, made)
 
 
 def parse(statement: str, database: str) -> Ddl | None:
@@ -95,12 +95,12 @@ def parse(statement: str, database: str) -> Ddl | None:
     if kind == "rename":
         return _renamed(kind, _names(words, database, {"TO"}))
     if kind == "drop":
-        return Ddl(kind, tuple(names), gone=tuple(names))
+        return Ddl(kind, tuple(names), dropped=tuple(names))
     name = names[0]
     if kind == "alter" and (new := _new_names(words, database)):
         return _renamed(kind, [name, *new])
     replaced = (name,) if is_replacing else ()
-    return Ddl(kind, (name,), gone=replaced, made=replaced)
+    return Ddl(kind, (name,), dropped=replaced, made=replaced)
 
 
 def _renamed(kind: str, names: list[Name]) -> Ddl:

@@ -1,4 +1,4 @@
-"""What kind of server this is, where its log ends, and whether it has what was read elsewhere."""
+"""The server: MySQL or MariaDB, where its log ends, and which transactions it lacks."""
 
 import re
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def version_numbers(version: str) -> tuple[int, int]:
 
 
 def log_end(connection: Any, server: Server) -> dict[str, Any]:
-    """The point behind everything that is in the log now, as a place."""
+    """The point behind everything that is in the log now, as a position."""
     if server.is_mariadb or version_numbers(server.version) < (8, 2):
         rows = query(connection, "SHOW MASTER STATUS")
     else:
@@ -58,13 +58,13 @@ def log_end(connection: Any, server: Server) -> dict[str, Any]:
             hint="set log_bin in the server's configuration file, and restart it",
         )
     file, position = str(rows[0][0]), int(rows[0][1])
-    place: dict[str, Any] = {"server": server.id, "file": file, "pos": position}
+    end: dict[str, Any] = {"server": server.id, "file": file, "pos": position}
     if server.is_mariadb:
         ((gtids,),) = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, position))
-        place["gtids"] = str(gtids or "")
+        end["gtids"] = str(gtids or "")
     elif server.has_gtids:
-        place["gtids"] = str(rows[0][4]).replace("\n", "")
-    return place
+        end["gtids"] = str(rows[0][4]).replace("\n", "")
+    return end
 
 
 def log_files(connection: Any) -> list[tuple[str, int]]:

@@ -5,18 +5,20 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from headwater.capture.contract import Chunk, Event, Lag, Place, Position, Source, Table
-from headwater.capture.mysql import catalog, checks, places
+from headwater.capture.contract import Chunk, Event, Lag, LogPosition, Source, SourcePosition, Table
+from headwater.capture.mysql import catalog, checks
+from headwater.capture.mysql.binlog import positions
+from headwater.capture.mysql.binlog.dump import Dump
+from headwater.capture.mysql.binlog.gtids import MariaDbGtids, MySqlGtids
 from headwater.capture.mysql.catalog import Choice
 from headwater.capture.mysql.charsets import Charsets
 from headwater.capture.mysql.chunks import MySqlChunk, TableReader
-from headwater.capture.mysql.connection import Address, connect, translated
-from headwater.capture.mysql.dump import Dump
-from headwater.capture.mysql.gtids import MariaDbGtids, MySqlGtids
-from headwater.capture.mysql.schemas import Schemas
+from headwater.capture.mysql.connection import translated
 from headwater.capture.mysql.server import Server, inspect, log_end, log_files
-from headwater.capture.mysql.stream import BinlogStream
+from headwater.capture.mysql.stream.binlog_stream import BinlogStream
+from headwater.capture.mysql.stream.schema_history import SchemaHistory
 from headwater.capture.settings import CaptureSettings
+from headwater.databases.mysql import Address, connect
 from headwater.errors import CaptureError, ConfigError, HeadwaterError, PositionLost
 
 _OWN_IDS: Final = 1 << 30  # derived server ids begin here, far from those that people choose
@@ -26,11 +28,11 @@ _FIRST_EVENTS_S: Final = 1.0
 
 
 class MySqlSource(Source):
-    """Reads the binlog as a replica would. Leaves nothing behind in the server: it keeps its log
-    for as long as its own settings say, whether or not a capture still needs it.
+    """Reads the binlog as a replica would. Leaves nothing behind in the server: it retains
+    its log as configured there, whether or not a capture still needs it.
 
     options: `server_id`, the id of a replica under which we register (derived from the capture's
-    name unless told); `include_query = "true"`, the statement in `source.query` of every change.
+    name by default); `include_query = "true"`, the statement in `source.query` of every change.
     """
 
     def __init__(self, settings: CaptureSettings) -> None:
@@ -44,13 +46,13 @@ class MySqlSource(Source):
         is_mariadb = settings.source.reveal().startswith("mariadb")
         self.connector = "mariadb" if is_mariadb else "mysql"
         self._server: Server | None = None
-        self._schemas: Schemas | None = None
+        self._schemas: SchemaHistory | None = None
         self._catalog: Any = None
         self._dump: Dump | None = None
         self._lock = threading.Lock()
         self._readers: list[TableReader] = []  # idle ones
         self._watcher: Any = None  # for lag
-        # Where the copy of a table begins: what cannot be followed behind it is told anew.
+        # Where the copy of a table begins: what cannot be followed behind it is reported again.
         self._copied: dict[str, tuple[int, int]] = {}
 
     def check(self) -> list[HeadwaterError]:
@@ -66,21 +68,21 @@ class MySqlSource(Source):
         finally:
             connection.close()
 
-    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+    def open(self, after: SourcePosition | None, stored: Mapping[str, Table]) -> LogPosition:
         self.close()
         self._catalog = connect(self._address)
         with translated(self._address):
             server = self._server = inspect(self._catalog)
             charsets = Charsets(self._catalog)
-            self._schemas = Schemas(
+            self._schemas = SchemaHistory(
                 self._settings, self._choice, self._catalog, server, charsets, self._look_ahead
             )
             if after is None:
                 return self._schemas.begin_now()
-            self._schemas.begin_with(known, after.at)
+            self._schemas.begin_with(stored, after.at)
             return after.at
 
-    def check_position(self, after: Position) -> bool:
+    def check_position(self, after: SourcePosition) -> bool:
         """Asks for the log from there on, and waits for the first that comes of it."""
         connection = connect(self._address)
         try:
@@ -114,7 +116,7 @@ class MySqlSource(Source):
     def is_streamed(self, table: Table) -> bool:
         return self._schemas is not None and self._schemas.is_certain(table)
 
-    def changes(self, after: Position) -> Iterator[Event]:
+    def changes(self, after: SourcePosition) -> Iterator[Event]:
         schemas, server = self._schemas, self._server
         if schemas is None or server is None:
             raise CaptureError("the source is not open")
@@ -130,15 +132,17 @@ class MySqlSource(Source):
             self._close_dump()
 
     def _lost(self, error: PositionLost) -> PositionLost:
-        keep_longer = "to keep the log longer: SET GLOBAL binlog_expire_logs_seconds = 604800;"
+        retain_longer = "to retain the log longer: SET GLOBAL binlog_expire_logs_seconds = 604800;"
         return PositionLost(
             error.what,
             detail=error.detail,
-            hint=f"headwater capture reset {self._settings.name} begins anew, with a snapshot; "
-            + (error.hint or keep_longer),
+            hint=f"headwater capture reset {self._settings.name} restarts it with a snapshot; "
+            + (error.hint or retain_longer),
         )
 
-    def _stream(self, after: Position, server: Server, schemas: Schemas) -> BinlogStream:
+    def _stream(
+        self, after: SourcePosition, server: Server, schemas: SchemaHistory
+    ) -> BinlogStream:
         gtids = self._gtids(after, server)
         self._close_dump()
         self._dump = self._dump_behind(after, server, gtids, self._server_id)
@@ -154,7 +158,7 @@ class MySqlSource(Source):
             copied=self._copied,
         )
 
-    def _gtids(self, after: Position, server: Server) -> MySqlGtids | MariaDbGtids | None:
+    def _gtids(self, after: SourcePosition, server: Server) -> MySqlGtids | MariaDbGtids | None:
         """The transactions that are behind us. That of `after` itself is, if it was whole and the
         server can be asked by GTID; otherwise it is read again.
         """
@@ -168,24 +172,24 @@ class MySqlSource(Source):
 
     def _dump_behind(
         self,
-        after: Position,
+        after: SourcePosition,
         server: Server,
         gtids: MySqlGtids | MariaDbGtids | None,
         server_id: int,
     ) -> Dump:
-        place = after.at
-        is_by_gtid = bool(gtids is not None and place.get("gtids"))
-        if not is_by_gtid and place.get("server") not in (None, server.id):
+        position = after.at
+        is_by_gtid = bool(gtids is not None and position.get("gtids"))
+        if not is_by_gtid and position.get("server") not in (None, server.id):
             raise PositionLost(
                 "the server is another one than the capture has read",
-                detail=f"server_id {server.id} instead of {place.get('server')}, without GTIDs",
+                detail=f"server_id {server.id} instead of {position.get('server')}, without GTIDs",
             )
         return Dump(
             self._address,
             server,
             server_id,
-            file=place["file"],
-            position=int(place.get("pos", place.get("begins", 4))),
+            file=position["file"],
+            position=int(position.get("pos", position.get("begins", 4))),
             gtids=str(gtids) if is_by_gtid else None,
             with_statements=self._with_statements,
         )
@@ -195,7 +199,7 @@ class MySqlSource(Source):
         assert self._server is not None
         return Dump(self._address, self._server, self._ahead_id, file=file, position=position)
 
-    def acknowledge(self, place: Place) -> None:
+    def acknowledge(self, position: LogPosition) -> None:
         """The server does not ask its readers how far they are."""
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> Chunk:
@@ -234,7 +238,7 @@ class MySqlSource(Source):
         with self._lock, translated(self._address):
             return catalog.estimated_rows(self._watching(), table.schema, table.name)
 
-    def lag(self, acknowledged: Place) -> Lag:
+    def lag(self, acknowledged: LogPosition) -> Lag:
         with self._lock:
             try:
                 with translated(self._address):
@@ -245,8 +249,8 @@ class MySqlSource(Source):
             except HeadwaterError:
                 self._stop_watching()
                 raise
-        here, there = places.order(acknowledged), places.order(end)
-        sizes = {places.file_number(name): size for name, size in files}
+        here, there = positions.order(acknowledged), positions.order(end)
+        sizes = {positions.file_number(name): size for name, size in files}
         between = sum(size for number, size in sizes.items() if here[0] <= number < there[0])
         return Lag(size_bytes=max(between + there[1] - here[1], 0))
 

@@ -1,4 +1,4 @@
-"""Values that need more than a struct: from the binlog's bytes, and from the text of a SELECT.
+"""Values of dates, decimals and geometry: from the binlog's bytes, and from the text of a SELECT.
 
 Both ways lead to the same value, in Debezium's representation. A zero date ("0000-00-00") and one
 that no calendar has (February 31st) become null, or the epoch in a column that cannot be null.

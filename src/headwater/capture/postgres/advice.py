@@ -1,12 +1,12 @@
-"""What does not keep a capture from running, but will hurt later. For `headwater doctor`."""
+"""Advice of `headwater doctor`: what does not stop a capture, but will hurt later."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from headwater.capture.postgres.catalog import Candidate, Selection
 from headwater.capture.postgres.connection import Address, quoted
-from headwater.capture.postgres.publication import Publication
-from headwater.capture.postgres.slot import FAILOVER_VERSION, Slot
+from headwater.capture.postgres.replication.publication import Publication
+from headwater.capture.postgres.replication.slot import FAILOVER_VERSION, Slot
 from headwater.errors import CaptureError
 
 # Tables whose updates may leave out large values, by how much they have of them.
@@ -39,7 +39,7 @@ def advice(
 
 
 def _retained(cursor: Any, slot: Slot) -> Iterator[CaptureError]:
-    """A capture that stands still makes the database keep its log."""
+    """A capture that stands still makes the database retain its log."""
 
     def rows(query: str, values: Sequence[Any]) -> list[Any]:
         cursor.execute(query, values)
@@ -53,7 +53,7 @@ def _retained(cursor: Any, slot: Slot) -> Iterator[CaptureError]:
             else "without a limit: max_slot_wal_keep_size is not set"
         )
         yield CaptureError(
-            f"PostgreSQL keeps {lag.retained_bytes >> 20:,} MiB of log for the capture",
+            f"PostgreSQL retains {lag.retained_bytes >> 20:,} MiB of log for the capture",
             detail=limit,
             hint="run the capture, which lets it go, or `headwater capture reset`, which drops the "
             "slot",

@@ -1,4 +1,4 @@
-"""The tables of the database: which the settings name, and what they are made of."""
+"""The catalog: which tables the settings match, with their columns and keys."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from headwater.capture.contract import Column, Table
-from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.postgres.type_catalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
 
 # A table without replica identity cannot be published: its UPDATEs would fail in the application.
@@ -97,7 +97,7 @@ class Candidate:
     name: str
     partitioned: bool
     ancestors: tuple[int, ...]
-    identified: bool  # UPDATE and DELETE can tell which row
+    identified: bool  # UPDATE and DELETE identify the row
     published: bool
     owner: str
     owner_is_superuser: bool
@@ -190,14 +190,14 @@ def make_table(
     )
 
 
-class Shelf:
+class TableInterner:
     """The same Table object for the same table, whichever thread built it."""
 
     def __init__(self) -> None:
         self._tables: dict[str, list[Table]] = {}
         self._lock = Lock()
 
-    def same(self, table: Table) -> Table:
+    def intern(self, table: Table) -> Table:
         with self._lock:
             versions = self._tables.setdefault(table.id, [])
             for version in versions:

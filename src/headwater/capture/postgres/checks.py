@@ -1,4 +1,4 @@
-"""Is the database ready for a capture? All that is wrong at once, with the SQL that mends it.
+"""Checks of the database: all that a capture needs and lacks, with the SQL that fixes it.
 
 What stands in the way of all is a SourceRefused (or SourceUnreachable, PositionLost); what concerns
 one table only, which is then left out, is a TableRefused.
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from headwater.capture.postgres.catalog import Candidate, Selection
 from headwater.capture.postgres.connection import Address, quoted
-from headwater.capture.postgres.publication import Publication, unidentified
-from headwater.capture.postgres.slot import Slot
+from headwater.capture.postgres.replication.publication import Publication, unidentified
+from headwater.capture.postgres.replication.slot import Slot
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import HeadwaterError, PositionLost, SourceRefused, TableRefused
 
@@ -83,7 +83,7 @@ def _server(
             "no replication slot is free",
             detail=f"max_replication_slots is {max_slots}",
             hint=f"ALTER SYSTEM SET max_replication_slots = {max_slots + 10}; and restart "
-            "PostgreSQL (or drop slots that nobody uses)",
+            "PostgreSQL (or drop unused slots)",
         )
     if max_senders < 1:
         yield SourceRefused(

@@ -1,7 +1,7 @@
-"""Reading tables in chunks, each one consistent read that knows which transactions it saw.
+"""Chunks of tables for snapshots: consistent reads, and which transactions they saw.
 
 A chunk is one REPEATABLE READ transaction: lock the table against DDL only, take the snapshot and
-the place of the log, COPY the rows out. `pg_current_snapshot()` tells exactly which transactions
+the position of the log, COPY the rows out. `pg_current_snapshot()` shows exactly which transactions
 the rows show, so the stream and the chunk can be brought together without a guess.
 """
 
@@ -13,8 +13,8 @@ from typing import IO, Any, Final, NamedTuple
 import psycopg2
 import psycopg2.errors
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Table, without_values
-from headwater.capture.postgres.catalog import RawColumn, Shelf, describe, make_table
+from headwater.capture.contract import Begin, Chunk, LogPosition, Row, Table, without_values
+from headwater.capture.postgres.catalog import RawColumn, TableInterner, describe, make_table
 from headwater.capture.postgres.connection import Pool, literal, lsn_number, quoted
 from headwater.capture.postgres.copy_text import (
     NULL,
@@ -26,13 +26,13 @@ from headwater.capture.postgres.copy_text import (
     rows_maker,
     unescaped,
 )
-from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.postgres.type_catalog import TypeCatalog
 from headwater.errors import SourceUnreachable, TableRefused
 
 CHUNK_BYTES: Final = 8 << 20  # of COPY's text; a chunk ends early rather than grow beyond
 _SPOOL_BYTES: Final = 8 << 20  # of a table without key: in memory; more goes to a temporary file
 _WRITERS_POLL_S: Final = 0.2
-# A write lock on the table, or on a partition of it, held by a transaction under way.
+# A write lock on the table, or on a partition of it, held by a transaction in progress.
 _WRITERS: Final = """
 SELECT DISTINCT l.virtualtransaction FROM pg_locks l
 WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
@@ -77,15 +77,15 @@ class PostgresChunk(Chunk):
         xid = transaction.source["txId"]
         return xid is None or self._snapshot.sees(xid)  # None: a message alone, which has no rows
 
-    def is_passed(self, place: Place) -> bool:
-        return int(place["lsn"]) + 1 >= self._lsn
+    def is_passed(self, position: LogPosition) -> bool:
+        return int(position["lsn"]) + 1 >= self._lsn
 
     def bounds(self) -> dict[str, Any]:
         return {"snapshot": self._snapshot.text, "lsn": self._lsn}
 
 
 class _Reader(NamedTuple):
-    """What is known about a table, as long as its columns stay the same."""
+    """What is cached of a table, as long as its columns stay the same."""
 
     columns: tuple[RawColumn, ...]
     key: tuple[str, ...]
@@ -97,11 +97,11 @@ class ChunkReader:
     """Used by several threads."""
 
     def __init__(
-        self, pool: Pool, shelf: Shelf, publication: str, decimals: str, times: str
+        self, pool: Pool, interner: TableInterner, publication: str, decimals: str, times: str
     ) -> None:
         self._publication = publication
         self._pool = pool
-        self._shelf = shelf
+        self._interner = interner
         self._types = TypeCatalog(decimals, times)
         self._readers: dict[int, _Reader] = {}
         self._row_bytes: dict[int, float] = {}  # by table, what rows took so far
@@ -119,14 +119,14 @@ class ChunkReader:
     def read(
         self, table: Table, after: Any, limit_rows: int, *, is_followed: bool
     ) -> PostgresChunk:
-        """`is_followed`: the chunk is for a stream of ours. Who only looks waits for nobody."""
+        """`is_followed`: the chunk is for a stream of ours. A reader without one does not wait."""
         with self._pool.connection() as connection, connection.cursor() as cursor:
             try:
                 if after is None and is_followed:
                     self._wait_for_writers(cursor, table)
                 return self._read(connection, cursor, table, after, limit_rows)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
-                raise TableRefused("the table is gone", detail=table.id) from None
+                raise TableRefused("the table was dropped", detail=table.id) from None
             except (ValueError, ArithmeticError, LookupError) as error:
                 raise TableRefused(
                     "the table has a value that cannot be read",
@@ -203,7 +203,9 @@ class ChunkReader:
             )
             codecs = [self._types.codec(c.oid, c.typmod) for c in described.columns]
             make_rows = rows_maker([c.name for c in described.columns], codecs)
-            reader = _Reader(described.columns, described.key, self._shelf.same(made), make_rows)
+            reader = _Reader(
+                described.columns, described.key, self._interner.intern(made), make_rows
+            )
             self._readers[oid] = reader
             return reader
 
@@ -238,8 +240,9 @@ def _log_place(lsn: int, wal_block_bytes: int) -> int:
 
 
 def _flush(cursor: Any, lsn: int) -> None:
-    """Reading writes log too (it prunes pages), which nobody flushes for seconds on a quiet
-    server; and the stream, which must pass this place, ends where it is flushed. A commit does it.
+    """Reading writes log too (it prunes pages), which stays unflushed for seconds on a quiet
+    server; and the stream, which must pass this position, ends where it is flushed. A commit does
+    it.
     """
     cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
     if lsn_number(cursor.fetchone()[0]) < lsn:
@@ -258,7 +261,7 @@ def _select(reader: _Reader, rows_from: str, after: Any, limit: int | None) -> s
 
 
 def _rows_of(spool: IO[bytes], make_rows: MakeRows) -> Iterator[Row]:
-    """The file is closed with the iterator, also if nobody asks it for a row."""
+    """The file is closed with the iterator, also if no row is ever read."""
 
     def rows() -> Iterator[Row]:
         with spool:

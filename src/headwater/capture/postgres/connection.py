@@ -37,7 +37,7 @@ CONNECT_TIMEOUT_S: Final = 10
 ANSWER_S: Final = 90.0  # for a statement of the catalog's connection
 _IDLE_CONNECTIONS: Final = 8
 
-# SQLSTATE to what mends it, where we know better than PostgreSQL's own hint.
+# SQLSTATE to the fix, where it is more specific than PostgreSQL's own hint.
 _HINTS: Final = {
     "42501": "grant the role of the capture the right that is named, or use another role",
     "53300": "raise max_connections (or max_wal_senders) or close other connections",
@@ -64,7 +64,7 @@ class Address:
         options = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
         self._parts["options"] = f"{self._parts.get('options', '')} {options}".strip()
         self._parts.setdefault("connect_timeout", str(CONNECT_TIMEOUT_S))
-        # A peer that is gone without a word is noticed after about half a minute.
+        # A peer that has disappeared is detected after about half a minute.
         self._parts.setdefault("keepalives_idle", "10")
         self._parts.setdefault("keepalives_interval", "5")
         self._parts.setdefault("keepalives_count", "4")
@@ -89,7 +89,7 @@ class Address:
         return connection
 
     def explained(self, error: psycopg2.Error) -> CaptureError:
-        """The error in our words, without the password."""
+        """The error as one of ours, without the password."""
         text = self.scrubbed(str(error)).strip()
         text = re.sub(r"\s*\n\s*", " ", re.sub(r"^(ERROR|FATAL|error):\s*", "", text))
         if "no message from the libpq" in text or "no COPY in progress" in text:
@@ -120,7 +120,7 @@ class Address:
 class ImpatientCursor(psycopg2.extensions.cursor):  # type: ignore[misc]
     """For statements that are short, or have a timeout of their own: without an answer in ANSWER_S
     the connection is ended. TCP alone does not notice if something between (a balancer, a tunnel)
-    keeps a connection whose other end is gone.
+    keeps a connection whose peer has disappeared.
     """
 
     def execute(self, query: Any, values: Any = None) -> None:
@@ -182,7 +182,7 @@ class Pool:
             return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
-        """Whoever still reads has an error."""
+        """A thread that still reads gets an error."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []
@@ -212,7 +212,7 @@ def lsn_number(text: str) -> int:
 
 
 def _explained_connect(text: str, parts: dict[str, str]) -> CaptureError:
-    """Errors of connecting have no SQLSTATE in psycopg2: their words are all there is."""
+    """Errors of connecting have no SQLSTATE in psycopg2: their text is all there is."""
     user = parts.get("user", "the role")
     database = parts.get("dbname", "")
     if "password authentication failed" in text or "no password supplied" in text:

@@ -1,4 +1,4 @@
-"""Reading rows with COPY: its text format made into rows of ours."""
+"""Rows read with COPY, from its text format."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ def rows_maker(names: Sequence[str], codecs: Sequence[Codec]) -> MakeRows:
 
 
 def find_operators(cursor: Any, types: Iterable[int]) -> None:
-    """For the transaction under way: the operators of types of extensions (citext) are found only
+    """For the transaction in progress: the operators of types of extensions (citext) are found only
     in their schema.
     """
     own = [oid for oid in types if oid >= 16384]

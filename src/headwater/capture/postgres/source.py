@@ -12,18 +12,22 @@ from headwater.capture.contract import (
     Chunk,
     Event,
     Lag,
-    Place,
-    Position,
+    LogPosition,
     SchemaChange,
     Source,
+    SourcePosition,
     StorageChange,
     Table,
     TableFailed,
 )
-from headwater.capture.postgres import timeline
-from headwater.capture.postgres.catalog import Candidate, Selection, Shelf, describe, make_table
+from headwater.capture.postgres.catalog import (
+    Candidate,
+    Selection,
+    TableInterner,
+    describe,
+    make_table,
+)
 from headwater.capture.postgres.chunks import ChunkReader, PostgresChunk, Snapshot
-from headwater.capture.postgres.completing import Completer
 from headwater.capture.postgres.connection import (
     Address,
     ImpatientCursor,
@@ -32,27 +36,31 @@ from headwater.capture.postgres.connection import (
     lsn_text,
     quoted,
 )
-from headwater.capture.postgres.publication import Publication, Synced
-from headwater.capture.postgres.slot import Slot
+from headwater.capture.postgres.replication import timeline
+from headwater.capture.postgres.replication.publication import Publication, Synced
+from headwater.capture.postgres.replication.relations import Relations
+from headwater.capture.postgres.replication.row_completion import Completer
+from headwater.capture.postgres.replication.slot import Slot
+from headwater.capture.postgres.replication.stream import ChangeStream
+from headwater.capture.postgres.replication.toast_cache import ToastCache
+from headwater.capture.postgres.replication.transactions import OWN_PREFIX
 from headwater.capture.postgres.storage import REDUCED, SAME, Storage, compare, read_storages
-from headwater.capture.postgres.stream import OWN_PREFIX, ChangeStream
-from headwater.capture.postgres.toast import ToastCache
-from headwater.capture.postgres.typecatalog import TypeCatalog
+from headwater.capture.postgres.type_catalog import TypeCatalog
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import CaptureError, HeadwaterError
 
 # How often new and changed tables are looked for. The stream stands still meanwhile, and thousands
 # of tables take a while: it is then done more rarely.
-MIND_S: Final = 5.0
-_LONGEST_MIND_S: Final = 30.0
-_MIND_SHARE: Final = 0.01  # of the time
+SYNC_S: Final = 5.0
+_LONGEST_SYNC_S: Final = 30.0
+_SYNC_SHARE: Final = 0.01  # of the time
 _MAX_NAME: Final = 63
 
 
 class PostgresSource(Source):
     """PostgreSQL 14 and later, by logical replication (pgoutput) through a slot of its own.
 
-    options: `slot` and `publication`, their names (both headwater_<capture> unless told).
+    options: `slot` and `publication`, their names (both headwater_<capture> by default).
     """
 
     connector = "postgresql"
@@ -67,23 +75,23 @@ class PostgresSource(Source):
         self._publication = Publication(
             settings.options.get("publication", own), self._address, self._selection
         )
-        self._shelf = Shelf()
+        self._interner = TableInterner()
         self._types = TypeCatalog(settings.decimals, settings.times)
         self._pool = Pool(self._address)
         self._chunks = ChunkReader(
-            self._pool, self._shelf, self._publication.name, settings.decimals, settings.times
+            self._pool, self._interner, self._publication.name, settings.decimals, settings.times
         )
         self._catalog: Any = None  # the main thread's connection
         self._stream: ChangeStream | None = None
-        self._known: dict[str, int] = {}  # published tables, with their oids
-        # Tables that are not published until all know that they were gone; the place behind which
-        # that is certain, None before they were told.
+        self._published: dict[str, int] = {}  # published tables, with their oids
+        # Tables that are not published until their drop is stored; the position behind which
+        # that is certain, None before the drop was reported.
         self._held: dict[str, int | None] = {}
         self._failed: dict[str, str] = {}  # tables that were reported, and as what
         self._seen_storages: dict[str, Storage] = {}  # as of the last look
         self._later: list[tuple[int, Event]] = []  # events for when the stream has come to an LSN
         self._opened = False
-        self._mind_due = 0.0
+        self._sync_due = 0.0
         self._heartbeat_at = 0.0
 
     def check(self) -> list[HeadwaterError]:
@@ -96,8 +104,9 @@ class PostgresSource(Source):
 
         return advice(self._address, self._slot, self._publication, self._selection)
 
-    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
-        # Before anything is made: should a standby take over meanwhile, the place is the older one.
+    def open(self, after: SourcePosition | None, stored: Mapping[str, Table]) -> LogPosition:
+        # Before anything is made: should a standby take over meanwhile, the position is the older
+        # one.
         now = self._timeline()
         with self._address.errors(), self._connection().cursor() as cursor:
             self._slot.free(cursor)
@@ -105,55 +114,56 @@ class PostgresSource(Source):
                 self._find(cursor, after)
             # In this order: pgoutput looks the publication up as it was at each change's time.
             # One without columns was never followed: its failure shall not be taken for its end.
-            followed = [table_id for table_id, table in known.items() if table.columns]
+            followed = [table_id for table_id, table in stored.items() if table.columns]
             synced = self._publication.sync(cursor, held=() if after is None else followed)
             lsn, created = self._slot.open(cursor, after)
             if created:
                 self._chunks.settle(candidate.oid for candidate in synced.tables)
-            self._known = {candidate.id: candidate.oid for candidate in synced.tables}
+            self._published = {candidate.id: candidate.oid for candidate in synced.tables}
             self._seen_storages = dict(self.storages)
             storages = self._changed_storages(cursor, synced.tables)
             end = _end_of_log(cursor)
             self._later = [
                 (lsn, SchemaChange(table_id, None))
-                for table_id in known
-                if table_id not in self._known and not _exists(cursor, known[table_id])
+                for table_id in stored
+                if table_id not in self._published and not _exists(cursor, stored[table_id])
             ]
             self._later += [(end, change) for change in storages]
             for candidate in synced.held:
                 self._hold(candidate.id, lsn)
             self._report_failed(synced, lsn)
         self._heartbeat_at = time.monotonic()
-        self._mind_due = self._heartbeat_at + MIND_S
+        self._sync_due = self._heartbeat_at + SYNC_S
         self._opened = True
-        return now.place(lsn)
+        return now.position(lsn)
 
-    def check_position(self, after: Position) -> bool:
+    def check_position(self, after: SourcePosition) -> bool:
         with self._address.errors(), self._connection().cursor() as cursor:
             self._find(cursor, after)
         return True
 
     def tables(self) -> list[Table]:
-        """Once opened, only tables that are published: whoever reads a table that is not would
-        miss what happens to it until it is.
+        """Once opened, only tables that are published: a copy of a table that is not would
+        miss its changes until it is.
         """
         with self._address.errors(), self._connection().cursor() as cursor:
             if self._opened:
-                return self._describe(cursor, self._mind(cursor).tables)
+                return self._describe(cursor, self._sync(cursor).tables)
             candidates = self._selection.candidates(cursor, self._publication.name)
             return self._describe(cursor, [c for c in candidates if c.identified])
 
-    def changes(self, after: Position) -> Iterator[Event]:
+    def changes(self, after: SourcePosition) -> Iterator[Event]:
         self._connection()
         toast = ToastCache()
         completer = Completer(self._pool, self._types, toast, self.stay_connected)
+        relations = Relations(
+            self._address, self._catalog, self._types, self._selection, self._interner, toast
+        )
         stream = ChangeStream(
             self._settings.name,
             self._address,
             self._catalog,
-            self._types,
-            self._selection,
-            self._shelf,
+            relations,
             lambda: self.is_awaited,
             lambda: completer.is_holding,
             toast,
@@ -161,11 +171,11 @@ class PostgresSource(Source):
         self._stream = stream
         self._beat()  # so that a message comes soon: see feedback.py
         stream.start(self._slot.name, self._publication.name, after)
-        yield from completer.complete(stream.events(after, self._between))
+        yield from completer.complete(stream.events(self._between))
 
-    def acknowledge(self, place: Place) -> None:
+    def acknowledge(self, position: LogPosition) -> None:
         if self._stream is not None:
-            self._stream.acknowledge(int(place["lsn"]))
+            self._stream.acknowledge(int(position["lsn"]))
 
     def stay_connected(self) -> None:
         if self._stream is not None:
@@ -186,7 +196,7 @@ class PostgresSource(Source):
         )
         return int(rows[0][0]) if rows[0][0] else None  # 0: never analysed
 
-    def lag(self, acknowledged: Place) -> Lag:
+    def lag(self, acknowledged: LogPosition) -> Lag:
         retained = self._slot.retained(self._pool.rows)
         behind = self._pool.rows(
             "SELECT pg_current_wal_lsn() - %s::pg_lsn", (lsn_text(int(acknowledged["lsn"]) + 1),)
@@ -214,9 +224,9 @@ class PostgresSource(Source):
         """
         assert self._stream is not None
         now = time.monotonic()
-        if now > self._mind_due:
+        if now > self._sync_due:
             with self._address.errors(), self._connection().cursor() as cursor:
-                self._mind(cursor)
+                self._sync(cursor)
         if now - self._heartbeat_at > self._settings.heartbeat_s:
             self._heartbeat_at = now
             self._beat()
@@ -229,10 +239,10 @@ class PostgresSource(Source):
                 self._held[event.table_id] = self._stream.seen
         return due
 
-    def _find(self, cursor: Any, after: Position) -> None:
+    def _find(self, cursor: Any, after: SourcePosition) -> None:
         """Raises PositionLost unless the stream can go on behind `after`. Makes nothing."""
         if not self._publication.exists(cursor):
-            raise self._slot.lost("the publication is gone")
+            raise self._slot.lost("the publication is dropped")
         branched_off = timeline.branched_off(self._address, after.at)
         if branched_off is not None:
             raise self._slot.lost(branched_off)
@@ -246,32 +256,32 @@ class PostgresSource(Source):
             finally:
                 connection.close()
 
-    def _mind(self, cursor: Any) -> Synced:
-        """Looks at the tables, and notes what shall be told when the stream has come this far."""
+    def _sync(self, cursor: Any) -> Synced:
+        """Compares the tables, and queues events for when the stream has come this far."""
         began = time.monotonic()
         self._release()
-        synced = self._publication.sync(cursor, held=self._known.keys() | self._held.keys())
+        synced = self._publication.sync(cursor, held=self._published.keys() | self._held.keys())
         storages = self._changed_storages(cursor, synced.tables)
         lsn = _end_of_log(cursor)
         now = {candidate.id: candidate.oid for candidate in synced.tables}
         held = {candidate.id for candidate in synced.held}
-        news = [c for c in synced.tables if self._known.get(c.id) != c.oid]
+        news = [c for c in synced.tables if self._published.get(c.id) != c.oid]
         for table in self._describe(cursor, news):
-            if table.id in self._known:  # made anew under a publication FOR ALL TABLES
+            if table.id in self._published:  # created again under a publication FOR ALL TABLES
                 self._later.append((lsn, SchemaChange(table.id, None)))
             self._later.append((lsn, SchemaChange(table.id, table)))
         new = {candidate.id for candidate in news}
         self._later += [(lsn, change) for change in storages if change.table_id not in new]
-        for table_id in self._known.keys() - now.keys() - synced.failed.keys():
-            if table_id in held:  # made anew, or taken out of the publication
+        for table_id in self._published.keys() - now.keys() - synced.failed.keys():
+            if table_id in held:  # created again, or taken out of the publication
                 self._hold(table_id, lsn)
             else:
                 self._later.append((lsn, SchemaChange(table_id, None)))
-        self._known = now
+        self._published = now
         self._report_failed(synced, lsn)
         ended = time.monotonic()
-        pause_s = max(MIND_S, min((ended - began) / _MIND_SHARE, _LONGEST_MIND_S))
-        self._mind_due = ended + pause_s
+        pause_s = max(SYNC_S, min((ended - began) / _SYNC_SHARE, _LONGEST_SYNC_S))
+        self._sync_due = ended + pause_s
         return synced
 
     def _changed_storages(self, cursor: Any, candidates: list[Candidate]) -> list[StorageChange]:
@@ -284,7 +294,7 @@ class PostgresSource(Source):
                 continue
             before = self._seen_storages.get(candidate.id)
             self._seen_storages[candidate.id] = now
-            if before is None or self._known.get(candidate.id) != candidate.oid:
+            if before is None or self._published.get(candidate.id) != candidate.oid:
                 self.storages = {**self.storages, candidate.id: now}
             elif before != now:
                 became = compare(cursor, before, now)
@@ -292,21 +302,21 @@ class PostgresSource(Source):
         return changes
 
     def _hold(self, table_id: str, lsn: int) -> None:
-        """A table that was followed and is no longer published (made anew, or taken out) has
-        changes that nobody will send. It is told as gone, and published as a new one, with a new
-        copy, only when that is stored: a crash between must not make it look as if it was followed
-        all the time.
+        """A table that was followed and is no longer published (created again, or taken out)
+        has changes that will not be sent. It is reported as dropped, and published as a new one,
+        with a new copy, only when that is stored: a crash between must not make it look as if it
+        was followed all the time.
         """
         self._held[table_id] = None
         self._later.append((lsn, SchemaChange(table_id, None)))
 
     def _release(self) -> None:
-        """Whatever is acknowledged behind the place where it was told was stored after it."""
+        """What is acknowledged behind the position of its report was stored after it."""
         if self._stream is not None and self._held:
             done = self._stream.acknowledged
-            self._held = {t: told for t, told in self._held.items() if told is None or told >= done}
+            self._held = {t: lsn for t, lsn in self._held.items() if lsn is None or lsn >= done}
             if self._held:
-                self._beat()  # so that there is a place behind it
+                self._beat()  # so that there is a position behind it
 
     def _report_failed(self, synced: Synced, lsn: int) -> None:
         for table_id, error in synced.failed.items():
@@ -328,7 +338,7 @@ class PostgresSource(Source):
         described = describe(cursor, oids, self._publication.name)
         self._types.load(cursor, {c.oid for found in described.values() for c in found.columns})
         return [
-            self._shelf.same(make_table(c.schema, c.name, *described[c.oid], self._types))
+            self._interner.intern(make_table(c.schema, c.name, *described[c.oid], self._types))
             for c in candidates
         ]
 

@@ -1,6 +1,6 @@
-"""How PostgreSQL holds a table's rows, to notice when they changed without the log telling.
+"""How PostgreSQL stores a table's rows, to detect changes that are not logged.
 
-Logical decoding says nothing of an ALTER TABLE that rewrites the rows or gives them a new column's
+Logical decoding does not report an ALTER TABLE that rewrites the rows or gives them a new column's
 default, nor of a partition that is truncated, detached, dropped or attached with rows. What the
 catalogs show of a table (a `Storage`, as JSON) is compared with how it was before:
 
@@ -19,7 +19,11 @@ from headwater.capture.postgres.connection import quoted
 
 Storage: TypeAlias = dict[str, Any]
 
-SAME, REWRITTEN, REDUCED = "same", "rewritten", "reduced"  # values changed; rows may be gone, too
+SAME, REWRITTEN, REDUCED = (
+    "same",
+    "rewritten",
+    "reduced",
+)  # values changed; rows may be deleted, too
 
 _STORAGES: Final = f"""
 WITH {PARTS}, columns AS (
@@ -70,10 +74,10 @@ def read_storages(cursor: Any, oids: Collection[int]) -> dict[int, Storage]:
 
 
 def compare(cursor: Any, before: Storage, now: Storage) -> str:
-    """What became of the rows in between, as far as the log does not tell it."""
+    """What became of the rows in between, as far as it is not logged."""
     if before == now:
         return SAME
-    if before["oid"] != now["oid"]:  # made anew under the same name
+    if before["oid"] != now["oid"]:  # created again under the same name
         return REDUCED
     parts = now["parts"]
     if before["parts"].keys() - parts.keys():  # detached or dropped

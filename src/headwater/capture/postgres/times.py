@@ -1,8 +1,9 @@
-"""Dates, times and intervals: from PostgreSQL's text (DateStyle ISO, TimeZone UTC, IntervalStyle
-iso_8601) to Debezium's numbers and to ISO 8601.
+"""Dates, times and intervals: from PostgreSQL's text to Debezium's numbers and to ISO 8601.
+
+The text is that of DateStyle ISO, TimeZone UTC and IntervalStyle iso_8601.
 
 The calendar is the proleptic Gregorian one, with a year 0 (1 BC), as in ISO 8601 and in Java.
-Python's datetime knows the years 1 to 9999 only: it is used where it reaches, for its speed.
+Python's datetime has the years 1 to 9999 only: it is used where it reaches, for its speed.
 """
 
 import re

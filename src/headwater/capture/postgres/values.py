@@ -1,4 +1,4 @@
-"""From PostgreSQL's text of a value to what JSON shall have, type by type, as Debezium has it.
+"""Codecs of values, type by type: from PostgreSQL's text to JSON as Debezium writes it.
 
 Stream and snapshot both carry PostgreSQL's text output, made under the same session settings
 (connection.SESSION), and both use the codecs of this module: a row is the same from either.

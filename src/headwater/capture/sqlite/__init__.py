@@ -1,17 +1,17 @@
-"""SQLite: triggers write every change into a log table beside the data, whoever the writer is.
+"""SQLite: triggers write every change into a log table beside the data, for any writer.
 
     source.py      SqliteSource: what capture/contract.py asks for
     triggers.py    the SQL of log and triggers
-    changelog.py   the log in the database, kept in step with the tables
+    changelog.py   the log in the database, updated with the tables
     catalog.py     the tables as they are now
-    reading.py     log rows as events
-    watching.py    when there may be new ones
-    forgetting.py  deleting those that are in the topics
+    log_reader.py  log rows as events
+    file_watch.py  when there may be new ones
+    log_cleaner.py deletes those that are in the topics
     chunks.py      rows for copies
     values.py      values as JSON has them
-    connection.py  opening the file; SQLite's errors in our words
+    connection.py  opening the file; SQLite's errors as ours
 
-A place is {"id": last log id of a transaction, "first": its first, "log": which log it is}.
+A position is {"id": last log id of a transaction, "first": its first, "log": which log it is}.
 """
 
 from headwater.capture.sqlite.source import SqliteSource

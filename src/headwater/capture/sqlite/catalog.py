@@ -55,7 +55,7 @@ def table_names(
     ).fetchall()
 
     def matches(name: str, patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(f"{SCHEMA}.{name}".lower(), each.lower()) for each in patterns)
+        return any(fnmatchcase(f"{SCHEMA}.{name}".lower(), pattern.lower()) for pattern in patterns)
 
     return [name for (name,) in rows if matches(name, include) and not matches(name, exclude)]
 
@@ -78,7 +78,7 @@ def read_definition(connection: sqlite3.Connection, name: str) -> Definition | N
     ).fetchall()
     key_columns = sorted((pk, column, not_null) for column, _, not_null, pk, _ in columns if pk)
     taken = {column.lower() for column, *_ in columns}
-    rowid = next((each for each in ("rowid", "_rowid_", "oid") if each not in taken), None)
+    rowid = next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), None)
     uniques = _uniques(connection, name)
     unique_columns = {column for unique in uniques for column, _ in unique}
     is_rowid_key = _is_rowid_key(connection, name, len(key_columns))
@@ -109,7 +109,7 @@ def _is_rowid_key(connection: sqlite3.Connection, name: str, key_columns: int) -
 
 
 def _uniques(connection: sqlite3.Connection, name: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Unique indexes on columns. One on an expression cannot be told from here, see docs."""
+    """Unique indexes on columns. One on an expression is not visible here, see docs."""
     found = []
     for (index,) in connection.execute(
         'SELECT name FROM pragma_index_list(?) WHERE "unique" ORDER BY name', (name,)

@@ -1,13 +1,13 @@
-"""The log in the database: made, kept in step with the tables, and removed.
+"""The log table in the database: created, updated with the tables, and removed.
 
 `follow` compares the tables with their triggers, in one write transaction, and does what is needed:
 
     a table that the settings name has no triggers yet    they are made; mark "s"
-    its columns, unique indexes or other triggers changed  they are made anew; what was logged since
+    its columns, unique indexes or other triggers changed  they are recreated; what was logged since
                                                           the last look is read again from the table
-    its triggers are gone (it was rebuilt)                 they are made anew; marks "x" and "s": a
+    its triggers are missing (it was rebuilt)              they are recreated; marks "x" and "s": a
                                                           new table with the old one's name
-    the table is gone, renamed, or no longer named         its triggers too; mark "x"
+    the table is dropped, renamed, or no longer named      its triggers too; mark "x"
 """
 
 import json
@@ -55,7 +55,7 @@ class ChangeLog:
     exclude: Sequence[str]
     has_snapshots: bool
     names: Names = field(init=False)
-    incarnation: str = ""  # tells this log from one that was removed and made again
+    incarnation: str = ""  # distinguishes this log from one that was removed and made again
     schema_version: int = -1  # at the last look
     clean_id: int = 0  # up to here the log was written by triggers that fit their tables
     width: int = 0
@@ -162,7 +162,7 @@ class ChangeLog:
         self._refresh(connection, definition, number, new)
 
     def _begin_anew(self, connection: sqlite3.Connection, number: int, why: str) -> None:
-        """Has the table copied again from its start, or without copies: told that it needs one."""
+        """Has the table copied again from its start, or without copies: reports it as needed."""
         if self.has_snapshots:
             self._mark(connection, number, "x")
             self._mark(connection, number, "s")
@@ -235,7 +235,7 @@ class ChangeLog:
             if op == "u":
                 last_op[tuple(values[i] for i in before.key_at)] = "d"
                 values = values[before.width :]  # noqa: PLW2901
-            if op == "k":  # of an earlier refresh; only the key, and it was told to be gone
+            if op == "k":  # of an earlier refresh; only the key, and it was logged as deleted
                 key = tuple(values[: len(before.key_at)])
             else:
                 key = tuple(values[i] for i in before.key_at)
@@ -253,8 +253,8 @@ class ChangeLog:
 
     def _mark(self, connection: sqlite3.Connection, number: int, op: str, *cells: Any) -> None:
         names = "".join(f", c{i}" for i in range(len(cells)))
-        places = ", ?" * len(cells)
-        sql = f"INSERT INTO {self.names.log}(t, op, at{names}) VALUES (?, ?, {NOW}{places})"
+        marks = ", ?" * len(cells)
+        sql = f"INSERT INTO {self.names.log}(t, op, at{names}) VALUES (?, ?, {NOW}{marks})"
         connection.execute(sql, (number, op, *cells))
 
     def _widen(self, connection: sqlite3.Connection, width: int) -> None:
@@ -278,8 +278,8 @@ class ChangeLog:
         )
 
     def version(self, connection: sqlite3.Connection, number: int) -> Version:
-        known = self._versions.get(number)
-        if known is None:
+        version = self._versions.get(number)
+        if version is None:
             name, described = connection.execute(
                 f"SELECT name, definition FROM {self.names.versions} WHERE t = ?",
                 (number,),
@@ -288,19 +288,19 @@ class ChangeLog:
             declared = tuple((c, d, n) for c, d, n in columns)
             definition = Definition(name, declared, tuple(key), None, (), False, False, False)
             names = tuple(column for column, _, _ in columns)
-            known = self._versions[number] = Version(
+            version = self._versions[number] = Version(
                 number,
                 self._table_like(definition.as_table()),
                 names,
                 len(names),
                 tuple(names.index(column) for column in key),
             )
-        return known
+        return version
 
     def _table_like(self, table: Table) -> Table:
         """The object that stands for an equal table already."""
-        known = (version.table for version in self._versions.values())
-        return next((each for each in known if each == table), table)
+        tables = (version.table for version in self._versions.values())
+        return next((known for known in tables if known == table), table)
 
     def tables(self, connection: sqlite3.Connection) -> list[Table]:
         """Those that have their triggers. One without must not be copied yet: what changes between
@@ -338,7 +338,7 @@ _AFTER: Final = ("insert", "update", "delete")
 
 
 def _widest(tables: Mapping[str, Definition]) -> int:
-    return max((len(each.columns) for each in tables.values()), default=1)
+    return max((len(table.columns) for table in tables.values()), default=1)
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

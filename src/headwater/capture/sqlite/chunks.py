@@ -1,4 +1,4 @@
-"""Rows of a table, read in one read transaction together with how far the log was then."""
+"""Chunks of tables for snapshots: rows and the end of the log, read in one transaction."""
 
 import marshal
 import sqlite3
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
-from headwater.capture.contract import Begin, Chunk, Place, Row, Table
+from headwater.capture.contract import Begin, Chunk, LogPosition, Row, Table
 from headwater.capture.sqlite.catalog import Definition, quoted
 from headwater.capture.sqlite.values import row_maker
 
@@ -26,8 +26,8 @@ class SqliteChunk(Chunk):
     def contains(self, transaction: Begin) -> bool:
         return bool(transaction.at["id"] <= self.last_id)
 
-    def is_passed(self, place: Place) -> bool:
-        return bool(place["id"] >= self.last_id)
+    def is_passed(self, position: LogPosition) -> bool:
+        return bool(position["id"] >= self.last_id)
 
     def bounds(self) -> int:
         return self.last_id
@@ -37,7 +37,7 @@ def read_rows(
     connection: sqlite3.Connection, definition: Definition, after: Any, limit_rows: int
 ) -> tuple[list[Row] | Iterator[Row], Any]:
     """The rows behind `after` in the order of the key, and where the next begin; without a key all
-    of them, kept in a file, for the read transaction must not last as long as the reader needs.
+    of them, buffered in a file, for the read transaction must not last as long as the reader needs.
     """
     names = tuple(name for name, _, _ in definition.columns)
     select = f"SELECT {', '.join(map(quoted, names))} FROM {quoted(definition.name)}"
@@ -55,8 +55,8 @@ def read_rows(
             where = f" WHERE NOT ({is_null})"
         found = connection.execute(select + where + order).fetchall()
     else:
-        places = ", ".join("?" * len(definition.key))
-        sql = f"{select} WHERE ({keys}) > ({places}){order}"
+        marks = ", ".join("?" * len(definition.key))
+        sql = f"{select} WHERE ({keys}) > ({marks}){order}"
         found = connection.execute(sql, [_from_json(value) for value in after]).fetchall()
     if len(found) < limit_rows:
         next_after = None

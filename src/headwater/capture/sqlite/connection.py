@@ -1,4 +1,4 @@
-"""Opening the database file, and SQLite's errors in our own words."""
+"""Connections to the database file, and SQLite's errors as ours."""
 
 import os
 import sqlite3
@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from headwater.errors import CaptureError, HeadwaterError, SourceRefused, SourceUnreachable
 
-# PRAGMA table_list, which tells shadow tables from a user's, came with 3.37.
+# PRAGMA table_list, which separates shadow tables from a user's, came with 3.37.
 OLDEST_VERSION: Final = (3, 37, 0)
 _SCHEME: Final = "sqlite:///"
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -29,7 +29,7 @@ def connect(path: str, *, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
             hint="source = sqlite:///relative.db, or with four slashes: sqlite:////absolute.db",
         )
     uri = f"file:{quote(os.path.abspath(path))}?mode=rw"
-    with in_our_words(path):
+    with translated(path):
         # Each connection is used by one thread at a time; which one may change with the run.
         connection = sqlite3.connect(
             uri, uri=True, isolation_level=None, timeout=busy_timeout_s, check_same_thread=False
@@ -47,12 +47,12 @@ def connect(path: str, *, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
 
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether another connection holds a lock that ends by itself."""
-    # The low byte is the primary code; the rest says which lock it was.
+    # The low byte is the primary code; the rest is which lock it was.
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in _BUSY
 
 
 @contextmanager
-def in_our_words(path: str) -> Iterator[None]:
+def translated(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -1,10 +1,10 @@
 """SQLite as a source of changes.
 
-A trigger cannot see where a transaction begins or ends, and SQLite keeps no log that would tell.
+A trigger cannot see where a transaction begins or ends, and SQLite has no log that would show it.
 But it has one writer at a time, and a reader sees whole transactions only: so the log rows between
 two looks are one or more whole transactions, in the order of their commits. What one look finds is
-sent as one transaction. Its place is {"id": last log id, "first": first, "log": incarnation}: with
-the first id it can be read again exactly as it was, however much has been written since.
+sent as one transaction. Its position is {"id": last log id, "first": first, "log": incarnation}:
+with the first id it can be read again exactly as it was, however much has been written since.
 
 A chunk's read is a look too: the stream ends a transaction where a chunk's read saw the log end. So
 a chunk contains a transaction wholly or not at all.
@@ -23,10 +23,10 @@ from headwater.capture.contract import (
     IDLE_S,
     Event,
     Lag,
-    Place,
-    Position,
-    Progress,
+    LogPosition,
+    PositionAdvanced,
     Source,
+    SourcePosition,
     Table,
     TableFailed,
 )
@@ -38,15 +38,15 @@ from headwater.capture.sqlite.connection import (
     OLDEST_VERSION,
     connect,
     database_path,
-    in_our_words,
     is_busy,
     read_transaction,
+    translated,
     write_transaction,
 )
-from headwater.capture.sqlite.forgetting import Forgetting, log_extent
-from headwater.capture.sqlite.reading import LogReader
+from headwater.capture.sqlite.file_watch import Watch
+from headwater.capture.sqlite.log_cleaner import LogCleaner, log_extent
+from headwater.capture.sqlite.log_reader import LogReader
 from headwater.capture.sqlite.values import is_undecodable, lenient_text
-from headwater.capture.sqlite.watching import Watch
 from headwater.errors import (
     CaptureError,
     HeadwaterError,
@@ -75,7 +75,7 @@ class SqliteSource(Source):
         # lock, so that a transaction never spans such an end.
         self._looking = threading.Lock()
         self._chunk_ends: list[int] = []
-        self._forgetting = Forgetting(self._log)
+        self._cleaner = LogCleaner(self._log)
 
     def check(self) -> list[HeadwaterError]:
         if sqlite3.sqlite_version_info < OLDEST_VERSION:
@@ -88,7 +88,7 @@ class SqliteSource(Source):
             ]
         try:
             connection = connect(self._path, busy_timeout_s=1)
-            with closing(connection), in_our_words(self._path):
+            with closing(connection), translated(self._path):
                 found = self._check_tables(connection)
                 # Whether the write lock can be had; nothing is written.
                 with write_transaction(connection):
@@ -115,10 +115,10 @@ class SqliteSource(Source):
                 found.append(_too_wide(definition.as_table().id, len(definition.columns)))
         return found
 
-    def open(self, after: Position | None, known: Mapping[str, Table]) -> Place:
+    def open(self, after: SourcePosition | None, stored: Mapping[str, Table]) -> LogPosition:
         self.close()
         self._connection = connection = connect(self._path)
-        with in_our_words(self._path):
+        with translated(self._path):
             if after is not None:
                 self._refuse_lost_position(connection, after)
             self._log.open(connection, _sent_id(after) if after is not None else None)
@@ -126,18 +126,18 @@ class SqliteSource(Source):
             if after is not None:
                 self._refuse_other_log(after)
                 return after.at
-            return self._place(self._log.clean_id)
+            return self._position(self._log.clean_id)
 
-    def check_position(self, after: Position) -> bool:
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+    def check_position(self, after: SourcePosition) -> bool:
+        with closing(connect(self._path)) as connection, translated(self._path):
             self._refuse_lost_position(connection, after)
         return True
 
-    def _place(self, last_id: int, first_id: int | None = None) -> dict[str, Any]:
+    def _position(self, last_id: int, first_id: int | None = None) -> dict[str, Any]:
         first_id = last_id + 1 if first_id is None else first_id
         return {"id": last_id, "first": first_id, "log": self._log.incarnation}
 
-    def _refuse_lost_position(self, connection: sqlite3.Connection, after: Position) -> None:
+    def _refuse_lost_position(self, connection: sqlite3.Connection, after: SourcePosition) -> None:
         if not self._log.exists(connection):
             raise self._lost("the change log is not in the database any more")
         first, last = connection.execute(
@@ -148,7 +148,7 @@ class SqliteSource(Source):
                 f"the log has {first} to {last}, the capture stands at {after.at['id']}"
             )
 
-    def _refuse_other_log(self, after: Position) -> None:
+    def _refuse_other_log(self, after: SourcePosition) -> None:
         if after.at["log"] != self._log.incarnation:
             raise self._lost("the change log was removed and made again")
 
@@ -160,18 +160,18 @@ class SqliteSource(Source):
         )
 
     def tables(self) -> list[Table]:
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             if self._connection is not None:
                 return self._log.tables(connection)
             names = table_names(connection, self._settings.tables, self._settings.exclude)
             found = [read_definition(connection, name) for name in names]
-            return [each.as_table() for each in found if each is not None]
+            return [definition.as_table() for definition in found if definition is not None]
 
-    def changes(self, after: Position) -> Iterator[Event]:
-        with in_our_words(self._path):
+    def changes(self, after: SourcePosition) -> Iterator[Event]:
+        with translated(self._path):
             yield from self._changes(after)
 
-    def _changes(self, after: Position) -> Iterator[Event]:
+    def _changes(self, after: SourcePosition) -> Iterator[Event]:
         connection = self._open_connection()
         reader = LogReader(connection, self._log)
         last_id: int = after.at["id"]
@@ -189,17 +189,17 @@ class SqliteSource(Source):
             if end_id is None:
                 watch.look_again()
             elif end_id > last_id:
-                yield from reader.transaction(self._place(end_id, last_id + 1), 0)
+                yield from reader.transaction(self._position(end_id, last_id + 1), 0)
                 last_id, pause_s, told_at_s = end_id, _SHORTEST_PAUSE_S, time.monotonic()
                 watch.look_again()  # a chunk's end may have cut it short
                 continue
             if self.is_awaited:
                 pause_s = _SHORTEST_PAUSE_S
-                yield Progress(self._place(last_id))
+                yield PositionAdvanced(self._position(last_id))
             elif time.monotonic() - told_at_s > IDLE_S - _LONGEST_PAUSE_S:
                 told_at_s = time.monotonic()
                 yield None
-            self._forgetting.go_on(connection)
+            self._cleaner.go_on(connection)
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
@@ -220,7 +220,7 @@ class SqliteSource(Source):
                 end_id = self._log.last_id(connection)
             else:
                 self._log.clean_id = end_id
-            self._chunk_ends = [each for each in self._chunk_ends if each > last_id]
+            self._chunk_ends = [end for end in self._chunk_ends if end > last_id]
             end_id = min([end_id, *self._chunk_ends])
         except sqlite3.OperationalError as error:
             if is_busy(error):
@@ -234,22 +234,22 @@ class SqliteSource(Source):
             raise self._lost(f"the log ends at {end_id}, the capture stands at {last_id}")
         return int(end_id)
 
-    def acknowledge(self, place: Place) -> None:
-        with in_our_words(self._path):
-            self._forgetting.up_to(place["id"])
-            self._forgetting.go_on(self._open_connection())
+    def acknowledge(self, position: LogPosition) -> None:
+        with translated(self._path):
+            self._cleaner.up_to(position["id"])
+            self._cleaner.go_on(self._open_connection())
 
     def read_chunk(self, table: Table, after: Any, limit_rows: int) -> SqliteChunk:
         with (
             closing(connect(self._path)) as connection,
-            in_our_words(self._path),
+            translated(self._path),
             read_transaction(connection),
         ):
             with self._looking:
                 last_id = self._log.last_id(connection)
                 self._chunk_ends.append(last_id)
             definition = read_definition(connection, table.name)
-            if definition is None:  # the stream tells that it is gone
+            if definition is None:  # the stream reports that it was dropped
                 return SqliteChunk(table, [], None, last_id)
             now = definition.as_table()
             if not table.key:
@@ -270,7 +270,7 @@ class SqliteSource(Source):
 
     def estimate_rows(self, table: Table) -> int | None:
         """By the range of rowids: counting would read the whole table."""
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             definition = read_definition(connection, table.name)
             if definition is None or definition.rowid is None:
                 return None
@@ -280,9 +280,9 @@ class SqliteSource(Source):
             ).fetchone()
             return 0 if first is None else last - first + 1
 
-    def lag(self, acknowledged: Place) -> Lag:
+    def lag(self, acknowledged: LogPosition) -> Lag:
         """Sizes are estimated from the log's last rows."""
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             first, last, row_bytes = log_extent(connection, self._log)
             return Lag(
                 max(last - acknowledged["id"], 0) * row_bytes, (last - first + 1) * row_bytes
@@ -295,7 +295,7 @@ class SqliteSource(Source):
 
     def remove(self) -> None:
         self.close()
-        with closing(connect(self._path)) as connection, in_our_words(self._path):
+        with closing(connect(self._path)) as connection, translated(self._path):
             self._log.remove(connection)
 
     def _open_connection(self) -> sqlite3.Connection:
@@ -304,7 +304,7 @@ class SqliteSource(Source):
         return self._connection
 
 
-def _sent_id(after: Position) -> int:
+def _sent_id(after: SourcePosition) -> int:
     """Up to which id the log is surely in the topics."""
     return int(after.at["id"] if after.changes is None else after.at["first"] - 1)
 

@@ -8,13 +8,14 @@ made. What a log row has in c0, c1, … (n columns):
     c  created      the new row
     d  deleted      the old row
     u  updated      the old row, and from c<n> on the new one
-    r  refreshed    the row as it is now, after a time in which the log may have told it wrongly
-    k  gone         only the key; the same for a row that is no more
-    s, x, f, o      marks: a table is new or altered, is gone, has failed (c0: why); the log begins
+    r  refreshed    the row as it is now, after a time in which the log may be wrong about it
+    k  deleted      only the key; the same for a row that is no more
+    s, x, f, o      marks: a table is new or altered, is dropped, has failed (c0: why); the log
+    begins
 
 REPLACE (as INSERT OR REPLACE, UPDATE OR REPLACE or a constraint's ON CONFLICT) deletes rows without
 firing delete triggers unless the writer has set recursive_triggers. So a trigger in front of the
-change notes the rows in its way in a second table, and the one behind it logs those that are gone:
+change records the rows in its way in a second table, and the one behind it logs those deleted:
 had the change failed, been ignored or become an upsert, that trigger would find them in place. What
 an earlier statement has left there is taken away first.
 
@@ -170,7 +171,7 @@ def _log_replaced(names: Names, table: Definition, version: int, *, is_update: b
         at = {name: i for i, (name, _, _) in enumerate(table.columns)}
         is_new = " AND ".join(f"NEW.{quoted(key)} = p.c{at[key]}" for key in table.key)
         is_there = " AND ".join(f"o.{quoted(key)} = p.c{at[key]}" for key in table.key)
-    if is_update:  # the row under its old key was in nobody's way
+    if is_update:  # the row under its old key was in no row's way
         is_new += f" AND NOT ({_same_row(table, 'OLD', 'NEW')})"
     cells = ", ".join(f"p.c{i}" for i in range(width))
     return (
@@ -183,13 +184,13 @@ def _log_replaced(names: Names, table: Definition, version: int, *, is_update: b
 
 
 def _log_referring_to_itself(names: Names, table: Definition, version: int) -> str:
-    """ON UPDATE changes a row that refers to itself before this trigger comes, which tells the row
-    as it was before that: so it is told once more.
+    """ON UPDATE changes a row that refers to itself before this trigger comes, which logs the row
+    as it was before that: so it is logged once more.
     """
     if not table.is_referring or not (table.rowid or table.key):
         return ""
     columns = [name for name, _, _ in table.columns]
-    is_other = " OR ".join(f"o.{quoted(each)} IS NOT NEW.{quoted(each)}" for each in columns)
+    is_other = " OR ".join(f"o.{quoted(name)} IS NOT NEW.{quoted(name)}" for name in columns)
     return (
         f" INSERT INTO {names.log}(t, op, at, {_cells(0, 2 * len(columns))})"
         f" SELECT {version}, 'u', {NOW}, {_row('NEW', columns)}, {_row('o', columns)}"

@@ -9,8 +9,8 @@ from headwater import config
 from headwater.capture import positions
 from headwater.capture.contract import Source
 from headwater.capture.positions import Stored
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings, with_password
-from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
 from headwater.cli.commands.doctor import Finding
 from headwater.client.compacted import read_committed_latest

@@ -15,9 +15,9 @@ from confluent_kafka import KafkaException
 from headwater import config
 from headwater.capture import positions, signals
 from headwater.capture.positions import SIGNALS_TOPIC, Stored
+from headwater.capture.publishing.topics import Topics
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
-from headwater.capture.topics import Topics
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
 from headwater.errors import HeadwaterError, NotReady, UsageError

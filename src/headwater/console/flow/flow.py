@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from headwater.capture.plan import topic_name
+from headwater.capture.records.plan import topic_name
 from headwater.client.groups import SHARE
 from headwater.console.flow.graph import (
     BEHIND,

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.capture.schema_changes import read_changes
+from headwater.capture.records.schema_changes import read_changes
 from headwater.console.pages import jobs
 from headwater.console.project.overview import Overview, no_such, overview_of
 from headwater.console.project.processes import read_processes

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headwater.capture import positions
 from headwater.capture.contract import Column, Table
-from headwater.capture.plan import topic_name
+from headwater.capture.records.plan import topic_name
 from headwater.client.compacted import read_committed_latest
 from headwater.client.fetching import EARLIEST, LATEST, Fetcher
 from headwater.errors import ConfigError, RequestRefused

@@ -21,9 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users 
 
 from headwater.capture import positions
 from headwater.capture.contract import Begin, Chunk, Source, Table
-from headwater.capture.plan import topic_name
+from headwater.capture.records.plan import topic_name
+from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
-from headwater.capture.shaping import Shaper
 from headwater.capture.sources import source_of
 from headwater.client.compacted import read_committed_latest
 from headwater.errors import NotReady, PipelineError

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pymysql
 from pymysql.converters import conversions
 
-from headwater.capture.mysql.connection import Address, connect
+from headwater.databases.mysql import Address, connect
 from headwater.errors import (
     CaptureError,
     ConfigError,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pymysql
 
-from headwater.capture.mysql.connection import Address
+from headwater.databases.mysql import Address
 from headwater.errors import RowRefused, SinkError, StoreUnreachable
 from headwater.sinks import sql_positions
 from headwater.sinks.contract import OP, Batch, Refuse, Writer, is_applied

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from headwater.capture import positions
 from headwater.client.batches import Batch, BatchBuilder
 from headwater.client.cluster import DEFAULT_PATIENCE_S
 from headwater.client.compacted import read_committed_latest
+from headwater.client.positions_topic import POSITIONS_CONFIG, POSITIONS_TOPIC
 from headwater.client.sending import TopicPartition
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.client.transactions import TransactionalProducer
@@ -35,7 +35,7 @@ from headwater.errors import (
 from headwater.sinks.contract import Log
 
 Ends = dict[TopicPartition, int]  # the offset behind the last record
-_POSITIONS: Final = (positions.TOPIC, 0)
+_POSITIONS: Final = (POSITIONS_TOPIC, 0)
 
 
 class TransactionalPositions:
@@ -54,7 +54,7 @@ class TransactionalPositions:
         self._key = key
         self._failure: HeadwaterError | None = None
         with as_sink_errors():
-            topic = NewTopic(positions.TOPIC, 1, positions.TOPIC_CONFIG)
+            topic = NewTopic(POSITIONS_TOPIC, 1, POSITIONS_CONFIG)
             ensure_topics(log.bootstrap, log.login, [topic], patience_s=patience_s)
             self._producer = TransactionalProducer(
                 log.bootstrap, transactional_id, login=log.login, patience_s=patience_s
@@ -122,7 +122,7 @@ def read_positions(log: Log, *, patience_s: float = DEFAULT_PATIENCE_S) -> dict[
     """All committed positions, of every writer, by key."""
     with as_sink_errors():
         found = read_committed_latest(
-            log.bootstrap, log.login, positions.TOPIC, patience_s=patience_s
+            log.bootstrap, log.login, POSITIONS_TOPIC, patience_s=patience_s
         )
     return {key: value for key, value in found.items() if key.startswith(b"/")}
 

@@ -41,7 +41,7 @@ def check_url(url: Secret) -> None:
     if text == "sqlite:///":
         raise PipelineError("lookup: the url names no file", hint=_HINT)
     if text.startswith(("mysql", "mariadb")):
-        from headwater.capture.mysql.connection import Address
+        from headwater.databases.mysql import Address
 
         Address.parse(text)
 
@@ -87,7 +87,7 @@ def _has_nul(value: Any) -> bool:
 
 class _Mysql:
     def __init__(self, url: Secret, table: str, key: Sequence[str], columns: Sequence[str]) -> None:
-        from headwater.capture.mysql.connection import Address
+        from headwater.databases.mysql import Address
         from headwater.sinks.mysql.session import Session
 
         self._session = Session(Address.parse(url.reveal()))

@@ -1,0 +1,1 @@
+"""The binlog's format: its events, table maps, rows, positions and GTIDs."""

@@ -1,0 +1,1 @@
+"""Logical replication: slot, publication and the stream of pgoutput's messages."""

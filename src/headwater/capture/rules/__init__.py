@@ -1,0 +1,1 @@
+"""Rules of a capture's settings: columns that are masked or dropped, conditions on rows."""

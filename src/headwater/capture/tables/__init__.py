@@ -1,0 +1,1 @@
+"""Captured tables of a run: their stored states, and their copies (snapshots)."""

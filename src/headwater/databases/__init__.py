@@ -1,0 +1,1 @@
+"""Connections to databases, where captures and sinks share them."""
