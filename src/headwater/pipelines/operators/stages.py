@@ -181,7 +181,7 @@ def _sorted_by_place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         rows = pa.Table.from_batches(given).combine_chunks()
         place = rows[POSITION].combine_chunks().flatten()
         order = pc.sort_indices(
-            pa.table(place, names=POSITION_NAMES),
+            pa.table(place, names=list(POSITION_NAMES)),
             sort_keys=[(name, "ascending") for name in POSITION_NAMES],
         )
         yield from rows.take(order).to_batches()
