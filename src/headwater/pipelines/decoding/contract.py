@@ -103,7 +103,7 @@ class Decoder(ABC):
                 pa.repeat(pa.scalar(partition, pa.int32()), size),
                 offsets.take(pa.array(columns.rows)),
             ],
-            fields=list(POSITION),
+            fields=list(POSITION_TYPE),
         )
         rows = pa.RecordBatch.from_arrays(
             [*columns.arrays, columns.ops, at, position], schema=self.schema
