@@ -30,9 +30,9 @@ from headwater.protocol.records import (
     LENGTH_ENDS_AT,
     LOG_APPEND_TIME,
     Record,
+    assign,
     build_batch,
     crc32c,
-    place,
     records_of,
     stamp_append_time,
 )
@@ -114,7 +114,7 @@ def test_the_same_rows_as_the_decoder_in_python(
     offset = 0
     for records, codec, is_append_time in batches:
         batch = build_batch(records, codec=codec)
-        place(memoryview(batch), offset, 1)
+        assign(memoryview(batch), offset, 1)
         if is_append_time:
             stamp_append_time(memoryview(batch), codec, 1_763_222_400_000 + offset)
         log += batch
@@ -131,7 +131,7 @@ def test_a_batch_that_compaction_has_thinned_out() -> None:
     body = bytearray()
     for n in (2, 3, 7):
         single = build_batch([whole[n]])[HEADER_BYTES:]
-        # length, attributes, timestamp delta, offset delta: give it its place in the batch
+        # length, attributes, timestamp delta, offset delta: assign its position in the batch
         body += bytes([single[0], single[1], 2 * n, 2 * n]) + single[4:]
     thin = bytearray(HEADER_BYTES) + body
     HEADER.pack_into(

@@ -158,7 +158,7 @@ def test_a_topic_that_is_archived_from_now_on_is_cleaned_no_more(tmp_path: Path)
         assert [segment.base_offset for segment in log.partition().archived] == [0, 2, 4]
 
 
-def test_a_damaged_note_of_a_swap_removes_nothing(log: CompactedLog) -> None:
+def test_a_damaged_manifest_of_a_swap_removes_nothing(log: CompactedLog) -> None:
     two_groups(log)
     before = log.pairs()
     log.store.abandon()
@@ -166,9 +166,9 @@ def test_a_damaged_note_of_a_swap_removes_nothing(log: CompactedLog) -> None:
     stem = directory / f"{0:020d}"
     for suffix in ("log", "index", "timeindex"):
         Path(f"{stem}.cleaned.{suffix}").write_bytes(b"")
-    note = bytearray(swap._encode_note(["log", "index", "timeindex"], [0, 2]))
-    for at in range(len(note)):
-        damaged = bytes((*note[:at], note[at] ^ 1, *note[at + 1 :]))
+    manifest = bytearray(swap._encode_manifest(["log", "index", "timeindex"], [0, 2]))
+    for at in range(len(manifest)):
+        damaged = bytes((*manifest[:at], manifest[at] ^ 1, *manifest[at + 1 :]))
         Path(f"{stem}.swap").write_bytes(damaged)
         with pytest.raises(CorruptLog):
             log.open()

@@ -11,6 +11,7 @@ from wire import batch_of, wait_until
 
 from headwater.broker.queues import dead_letters
 from headwater.broker.queues.window import ARCHIVING, Span
+from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
 from headwater.protocol import records
 from headwater.protocol.records import Record
@@ -132,7 +133,7 @@ def test_a_copy_that_fails_is_tried_again_and_the_record_waits(broker, monkeypat
     async def failing(log, letters):
         if len(failures) < 3:
             failures.append(letters)
-            raise dead_letters.StorageFailed("the disk refused a write")
+            raise StorageFailed("the disk refused a write")
         await append(log, letters)
 
     monkeypatch.setattr(dead_letters, "_append", failing)

@@ -12,6 +12,7 @@ from headwater.broker.queues import dead_letters, state_log
 from headwater.broker.queues.queues import Queues
 from headwater.broker.queues.share_partition import SharePartition
 from headwater.broker.queues.window import ARCHIVING, AVAILABLE, Acknowledgement, Rules, Window
+from headwater.errors import StorageFailed
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_dead_letter_is_written_once_wherever_a_crash_comes(broker, monkeypatc
     broker.produce(b"a", b"b")
 
     async def never(*_):
-        raise dead_letters.StorageFailed("stopped here")
+        raise StorageFailed("stopped here")
 
     if step == "intent":
         monkeypatch.setattr(dead_letters, "_append", never)
@@ -97,7 +98,7 @@ def test_a_failed_archive_does_not_copy_twice(broker, monkeypatch):
     async def failing(self, share, first, last):
         calls.append(first)
         if len(calls) < 3:
-            raise dead_letters.StorageFailed("not yet")
+            raise StorageFailed("not yet")
         await buried(self, share, first, last)
 
     monkeypatch.setattr(Queues, "buried", failing)
@@ -218,7 +219,7 @@ def test_a_record_that_is_rejected_again_has_another_dead_letter(broker, monkeyp
     broker.produce(b"a", b"b", b"c")
 
     async def never(*_):
-        raise dead_letters.StorageFailed("stopped here")
+        raise StorageFailed("stopped here")
 
     scans, copied = [], dead_letters._copied
 
