@@ -21,6 +21,9 @@ if not IS_FULL:
     settings.load_profile("same")
 
 
+# A JVM of a test compiles more than it gains by it: half the compiler will do.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # How paths begin, and the server that is started once for them.
 TOGETHER = {
     "tests/client/": "Kafka",
@@ -39,7 +42,9 @@ def spark() -> Iterator:
     """
     import headwater as hw
 
-    session = hw.spark("tests", "local[2]", **{"spark.driver.memory": "1g"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", SHORT_LIVED)
+        session = hw.spark("tests", "local[2]", **{"spark.driver.memory": "1g"})
     yield session
     session.stop()
 
