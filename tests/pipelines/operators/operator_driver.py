@@ -27,11 +27,11 @@ from headwater.pipelines.operators.runtime.packing import (
     Packing,
     packed_schema,
 )
-from headwater.pipelines.operators.runtime.stages import packets_in, unpacked
+from headwater.pipelines.operators.runtime.unpacking import packets_in, unpacked
 from headwater.pipelines.operators.state.state_files import FileState, MemoryState
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 
-PLACE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
-ADDED = [("_op", pa.string()), ("_at", pa.timestamp("us", "UTC")), ("_position", PLACE)]
+ADDED = [("_op", pa.string()), ("_at", pa.timestamp("us", "UTC")), (POSITION, POSITION_TYPE)]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 Rows = Mapping[tuple[str, int], Sequence[dict]]
@@ -39,7 +39,7 @@ Rows = Mapping[tuple[str, int], Sequence[dict]]
 
 @dataclass(frozen=True)
 class Source:
-    """What a Side of stages.py is; the schema without `_op`, `_at` and `_position`."""
+    """What a Side of planning.py is; the schema without `_op`, `_at` and `_position`."""
 
     schema: pa.Schema
     key: tuple[str, ...]

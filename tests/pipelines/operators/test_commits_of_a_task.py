@@ -6,7 +6,7 @@ import pytest
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.runtime.packing import PACKETS
-from headwater.pipelines.operators.runtime.stages import Running
+from headwater.pipelines.operators.runtime.task import OperatorTask
 from headwater.pipelines.operators.state.state_files import FileState, begin
 from headwater.testing import FaultyFiles
 
@@ -36,8 +36,8 @@ def task(monkeypatch, operator, batch, files):
     def state(_, bucket):
         return FileState(operator, bucket, batch, buckets=BUCKETS, is_begun=True, files=files)
 
-    monkeypatch.setattr(Running, "_state", state)
-    running = Running("counting-1", Counting(), BUCKETS, (pa.schema([]),), None, True)
+    monkeypatch.setattr(OperatorTask, "_state", state)
+    running = OperatorTask("counting-1", Counting(), BUCKETS, (pa.schema([]),), None, True)
     return [row["n"] for each in running(packets()) for row in each.to_pylist()]
 
 

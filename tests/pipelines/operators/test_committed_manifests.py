@@ -35,7 +35,7 @@ def run(directory, batch, changed, manifests=None):
         state = FileState(place, bucket, batch, buckets=BUCKETS, is_begun=True, required=required)
         if bucket in changed:
             state.document.setdefault("batches", []).append(batch)
-        reports[state.place] = batch, state.commit()
+        reports[state.path] = batch, state.commit()
     manifests.computed(batch, reports)
     return manifests
 

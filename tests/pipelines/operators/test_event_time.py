@@ -14,7 +14,7 @@ import headwater as hw
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.runtime.contract import SEEN
 from headwater.pipelines.operators.runtime.packing import BUCKET, NOW, Packing, packed_schema
-from headwater.pipelines.operators.runtime.stages import packets_in, unpacked
+from headwater.pipelines.operators.runtime.unpacking import packets_in, unpacked
 from headwater.pipelines.operators.time.event_time import time_of
 
 

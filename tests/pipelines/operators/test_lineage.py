@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_driver import ADDED, PLACE, Driver, Source
+from operator_driver import ADDED, Driver, Source
 
 from headwater.pipelines.operators.aggregates import api as agg
 from headwater.pipelines.operators.aggregates.contract import Count
@@ -27,11 +27,12 @@ from headwater.pipelines.operators.time.lateness import Lateness
 from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
 from headwater.pipelines.operators.windows.sessions import Sessions
 from headwater.pipelines.operators.windows.sliding import Sliding
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 
 EXAMPLES = 400 if os.environ.get("HEADWATER_LONG") else 8
 S = 1_000_000
 TIME = pa.timestamp("us", "UTC")
-PLACED = pa.field("_position", PLACE)
+PLACED = pa.field(POSITION, POSITION_TYPE)
 
 
 def at(second):

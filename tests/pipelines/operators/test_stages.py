@@ -12,7 +12,7 @@ PIPELINE = """
 
     import pyarrow as pa
 
-    from headwater.pipelines.operators.runtime.stages import Side, run_operator
+    from headwater.pipelines.operators.runtime.planning import Side, run_operator
 
     @dataclass(frozen=True)
     class Summing:

@@ -9,7 +9,7 @@ from headwater.errors import PipelineError
 from headwater.pipelines.verification.stores import derive, verify
 
 PIPELINE = """
-    from headwater.pipelines.operators.runtime.stages import Side, run_operator
+    from headwater.pipelines.operators.runtime.planning import Side, run_operator
     from headwater.pipelines.operators.time.event_time import time_of
     from judging import Judging
 

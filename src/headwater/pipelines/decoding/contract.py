@@ -15,15 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import ConfigError
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 
 CAUSE_CHARACTERS: Final = 300
-POSITION: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
 ADDED: Final = (
     pa.field("_op", pa.string()),  # c, u, d, r, t
     pa.field("_at", pa.timestamp("us", tz="UTC")),
-    pa.field("_position", POSITION),
+    pa.field(POSITION, POSITION_TYPE),
 )
 
 Rows = npt.NDArray[np.int64]  # numbers of records in a batch, ascending
@@ -105,7 +103,7 @@ class Decoder(ABC):
                 pa.repeat(pa.scalar(partition, pa.int32()), size),
                 offsets.take(pa.array(columns.rows)),
             ],
-            fields=list(POSITION),
+            fields=list(POSITION_TYPE),
         )
         rows = pa.RecordBatch.from_arrays(
             [*columns.arrays, columns.ops, at, position], schema=self.schema

@@ -11,9 +11,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
-from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.runtime.lineage import Traceable, placed_rows
-from headwater.pipelines.operators.runtime.stages import OperatorRun, packets_in, unpacked
+from headwater.pipelines.operators.runtime.planning import OperatorRun
+from headwater.pipelines.operators.runtime.unpacking import packets_in, unpacked
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
 MOST_ROWS: Final = 100_000  # of one input, that are followed further

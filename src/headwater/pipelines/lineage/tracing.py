@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import AT, POSITION, Schema, Write
+from headwater.pipelines.flow import AT, Schema, Write
 from headwater.pipelines.lineage.keys import check_key, not_of_type
 from headwater.pipelines.lineage.operator_rows import (
     MOST_ROWS,
@@ -41,7 +41,8 @@ from headwater.pipelines.lineage.plans import (
 )
 from headwater.pipelines.operators.runtime.lineage import Traceable
 from headwater.pipelines.operators.runtime.naming import Built
-from headwater.pipelines.operators.runtime.stages import OperatorRun, Side
+from headwater.pipelines.operators.runtime.planning import OperatorRun, Side
+from headwater.pipelines.position import POSITION, POSITION_FIELDS
 from headwater.pipelines.reading import BoundedReader
 from headwater.pipelines.running.query_run import open_store
 from headwater.pipelines.running.runner import Pipeline, write_named
@@ -205,7 +206,7 @@ def _asked_for(frame: DataFrame, has_key: Column) -> _Asked:
     is_asked = has_key
     if OP in frame.columns:
         is_asked |= F.coalesce(F.col(OP), F.lit("")) == TRUNCATE
-    order = [F.desc(place[each]) for each in ("topic", "partition", "offset")]
+    order = [F.desc(place[each]) for each in POSITION_FIELDS]
     found = frame.where(is_asked).orderBy(*order).take(2)
     if not found:
         return _Asked(None, has_key)
@@ -297,7 +298,7 @@ class _Tracing:
                 run is not None
                 and run.result is side.frame
                 and isinstance(run.operator, Traceable)
-                and side.stamping is None  # else `_op` may be another one (stages.py)
+                and side.stamping is None  # else `_op` may be another one (planning.py)
                 and set(rows.column_names) >= set(run.operator.output.names)
             ):
                 return each.name, run, run.operator
@@ -325,7 +326,7 @@ def _records(frame: DataFrame, use: str) -> DataFrame:
     """What a source gave, as causes."""
     given = frame
     if POSITION not in frame.columns:  # keys and values as bytes
-        place = F.struct("topic", "partition", "offset").alias(POSITION)
+        place = F.struct(*POSITION_FIELDS).alias(POSITION)
         ours = [F.lit(None).cast("string").alias(OP), F.col("timestamp").alias(AT), place]
         given = frame.select("key", "value", *ours)
     columns = [name for name in given.columns if name not in (OP, AT, POSITION)]

@@ -15,12 +15,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import HeadwaterError, PipelineError, StateLost
 from headwater.pipelines.checkpoint import Checkpoint
-from headwater.pipelines.flow import AT, POSITION, TOPICS, Write
+from headwater.pipelines.flow import AT, TOPICS, Write
 from headwater.pipelines.offsets import has_reached
-from headwater.pipelines.operators.runtime.stages import STATE_DIRECTORY
+from headwater.pipelines.operators.runtime.task import STATE_DIRECTORY
 from headwater.pipelines.operators.state.manifests import CommittedManifests
 from headwater.pipelines.operators.state.state_files import begin, check_begun
 from headwater.pipelines.operators.state.state_metrics import Told, told_of_all
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.publishing.late_rows import LateRows
 from headwater.pipelines.publishing.refused_rows import RefusedRows
 from headwater.pipelines.running.batch_applier import Applying

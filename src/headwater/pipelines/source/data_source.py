@@ -8,6 +8,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import ConfigError
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 from headwater.pipelines.source.batch import LogReader
 from headwater.pipelines.source.options import SourceOptions, read_options
 from headwater.pipelines.source.plain_errors import plain_errors
@@ -43,16 +45,7 @@ RAW = StructType(
 ADDED = [
     StructField("_op", StringType()),
     StructField("_at", TimestampType()),
-    StructField(
-        "_position",
-        StructType(
-            [
-                StructField("topic", StringType()),
-                StructField("partition", IntegerType()),
-                StructField("offset", LongType()),
-            ]
-        ),
-    ),
+    StructField(POSITION, from_arrow_type(POSITION_TYPE)),
 ]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headwater.client.sending import TopicPartition
+from headwater.pipelines.position import POSITION
 
 READ_TO_END: Final = "p"
 READ_TO_HERE: Final = "p+"  # there are more records
@@ -43,7 +44,7 @@ def progress_row(
 ) -> pa.RecordBatch:
     told = {
         "_op": READ_TO_END if is_end else READ_TO_HERE,
-        "_position": {"topic": topic, "partition": partition, "offset": end},
+        POSITION: {"topic": topic, "partition": partition, "offset": end},
     }
     return pa.RecordBatch.from_arrays(
         [pa.array([told.get(field.name)], field.type) for field in schema], schema=schema

@@ -22,9 +22,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, StructType
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import AT, KEPT_OP, POSITION, Write
+from headwater.pipelines.flow import AT, KEPT_OP, Write
 from headwater.pipelines.offsets import check_derivable
 from headwater.pipelines.operators.windows.results import EARLY, MARK
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running.query_run import open_store
 from headwater.pipelines.running.runner import Pipeline, write_named

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION, TopicRead, read_of
+from headwater.pipelines.flow import AT, TopicRead, read_of
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
 from headwater.pipelines.operators.joins.join_columns import On, pairs_of
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.operators.time.event_time import EventTime, time_of
 from headwater.pipelines.operators.time.stamping import epoch_us
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import OP, TRUNCATE
 

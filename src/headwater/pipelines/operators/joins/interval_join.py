@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.joins.interval_matching import matching
 from headwater.pipelines.operators.joins.join_buffer import KeptRows, Run, sorted_run
 from headwater.pipelines.operators.runtime.contract import (
@@ -42,6 +42,7 @@ from headwater.pipelines.operators.state.state_compat import check_settings
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.operators.time.event_time import NEVER_US, EventTime, Watermarks
 from headwater.pipelines.operators.time.lateness import LATE, OF_SIDE, Lateness, admit
+from headwater.pipelines.position import POSITION, positions
 from headwater.sinks.contract import OP
 
 _PLACE: Final = "__place"  # index into document["places"]
@@ -164,17 +165,10 @@ class IntervalJoin:
         names = found[0].column_names
         rows = pa.concat_tables([each.select(names) for each in found]).combine_chunks()
         place = rows[_PLACE].combine_chunks()
-        position = [
-            pa.array([topic for topic, _ in places], pa.string()).take(place),
-            pa.array([partition for _, partition in places], pa.int32()).take(place),
-            rows[OFFSET].combine_chunks(),
-        ]
-        rows = rows.append_column(POSITION, pa.StructArray.from_arrays(position, _POSITION_NAMES))
+        position = positions(places, place, rows[OFFSET].combine_chunks())
+        rows = rows.append_column(POSITION, position)
         rows = rows.append_column(OP, pa.repeat(pa.scalar("c"), len(rows)))
         return rows.select(self.output.names)
-
-
-_POSITION_NAMES: Final = ("topic", "partition", "offset")
 
 
 def result_schema(sides: tuple[JoinSide, JoinSide], rows: Sequence[pa.Schema]) -> pa.Schema:

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.joins.join_columns import On, pairs_of, with_equal_types
-from headwater.pipelines.operators.joins.table_changes import PLACE, TableChanges
+from headwater.pipelines.operators.joins.table_changes import TableChanges
 from headwater.pipelines.operators.joins.table_join import (
     JoinedTable,
     OneChangePerRow,
     TableJoin,
     result_key,
 )
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 from headwater.sinks.contract import OP, TRUNCATE
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def planned(
     if how == "full":
         _check_full(key, pairs)
     of_right = [field for field in right.columns if field.name not in left.columns.names]
-    output = pa.schema([*left.columns, *of_right, (OP, pa.string()), (POSITION, PLACE)])
+    output = pa.schema([*left.columns, *of_right, (OP, pa.string()), (POSITION, POSITION_TYPE)])
     is_last = _stays_in_its_bucket(left.key, right.key, pairs, how)
     join = TableJoin(left, right, output, is_last)
     return join, None if is_last else OneChangePerRow(key, output)

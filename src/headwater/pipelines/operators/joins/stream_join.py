@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.joins.interval_join import IntervalJoin, JoinSide, result_schema
 from headwater.pipelines.operators.joins.join_columns import (
     INTEGERS,
@@ -17,10 +17,11 @@ from headwater.pipelines.operators.joins.join_columns import (
     type_of,
     with_equal_types,
 )
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.operators.time.event_time import EventTime, time_of
 from headwater.pipelines.operators.time.lateness import CORRECT, DROP, lateness_of
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:

@@ -19,19 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, State
 from headwater.pipelines.operators.runtime.lineage import Flags, is_among
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.state.sorted_rows import SortedRows, as_binary, sorted_order
 from headwater.pipelines.operators.state.state_compat import check_settings
+from headwater.pipelines.position import POSITION, POSITION_TYPE, positions
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
 
 CREATE: Final = "c"
 UPDATE: Final = "u"
-PLACE: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
 _CONTENT: Final = "__content"  # what the row is, in 128 bits
 
 Numbers = npt.NDArray[np.int64]
@@ -48,7 +45,7 @@ class TableChanges:
 
     @property
     def output(self) -> pa.Schema:
-        return pa.schema([*self.columns, (OP, pa.string()), (POSITION, PLACE)])
+        return pa.schema([*self.columns, (OP, pa.string()), (POSITION, POSITION_TYPE)])
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         check_settings(state, "a table join", f"key {self.key}, on {self.on}")
@@ -89,7 +86,7 @@ class TableChanges:
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """The change that each row is as it is by: the last one of its key."""
-        given = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        given = inputs[0].rows.append_column(POSITION, positions_of(inputs[0]))
         names = [*self.columns.names, POSITION]
         return (is_among(given.select(names).columns, rows.select(names).columns),)
 
@@ -165,20 +162,15 @@ def in_order(given: Input) -> Input:
     rank = np.empty(len(given.origins), np.int64)
     rank[sorted(range(len(rank)), key=lambda each: given.origins[each])] = np.arange(len(rank))
     order = np.lexsort((offset, rank[origin])) if len(rank) else np.empty(0, np.int64)
-    rows = rows.append_column(POSITION, positions(given))
+    rows = rows.append_column(POSITION, positions_of(given))
     if not np.array_equal(order, np.arange(len(order))):
         rows = rows.take(pa.array(order))
     return Input(rows, given.origins, given.progress, given.now_us)
 
 
-def positions(given: Input) -> pa.Array:
-    origin = given.rows[ORIGIN].combine_chunks()
-    topics = pa.array([topic for topic, _ in given.origins], pa.string())
-    partitions = pa.array([partition for _, partition in given.origins], pa.int32())
-    offset = given.rows[OFFSET].combine_chunks()
-    return pa.StructArray.from_arrays(
-        [topics.take(origin), partitions.take(origin), offset], fields=list(PLACE)
-    )
+def positions_of(given: Input) -> pa.Array:
+    rows = given.rows
+    return positions(given.origins, rows[ORIGIN].combine_chunks(), rows[OFFSET].combine_chunks())
 
 
 def _is(rows: pa.Table, op: str) -> npt.NDArray[np.bool_]:

@@ -22,12 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import StateLost
-from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.joins.table_changes import (
     CREATE,
     UPDATE,
     Numbers,
-    positions,
+    positions_of,
 )
 from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.runtime.lineage import is_among, tag_of, tagged, tagged_rows
@@ -36,6 +35,7 @@ from headwater.pipelines.operators.state.row_kernels import bounds, expanded
 from headwater.pipelines.operators.state.sorted_rows import SortedRows, sorted_order
 from headwater.pipelines.operators.state.state_compat import check_settings
 from headwater.pipelines.operators.state.state_files import MemoryState
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import DELETE, OP
 
 _GONE, _OTHER, _NEW = 0, 1, 2
@@ -127,14 +127,14 @@ class OneChangePerRow:
     output: pa.Schema
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
-        rows = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        rows = inputs[0].rows.append_column(POSITION, positions_of(inputs[0]))
         return one_change_each(rows.select(self.output.names), self.key)
 
     roles = ("row",)
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """In a bounded run nothing is gone before it comes: each row is one change already."""
-        given = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        given = inputs[0].rows.append_column(POSITION, positions_of(inputs[0]))
         return (is_among(given.select(self.output.names).columns, rows.columns),)
 
 
@@ -180,7 +180,7 @@ class _Side:
         hashes = np.hstack([on, hashes_of([given.rows[name] for name in table.key])])
         order = sorted_order(hashes)
         self.rows = given.rows.select([*table.columns.names, OP]).take(pa.array(order))
-        self.position = positions(given).take(pa.array(order))
+        self.position = positions_of(given).take(pa.array(order))
         self.hashes = hashes[order]
         op = pc.index_in(self.rows[OP], _OPS).combine_chunks()
         self.op: npt.NDArray[np.int8] = op.to_numpy().astype(np.int8)

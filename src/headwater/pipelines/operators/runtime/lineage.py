@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, Operator
 from headwater.pipelines.operators.runtime.grouping import keys_of, number
-from headwater.pipelines.operators.runtime.packing import PLACES, POSITION, STAMPS
+from headwater.pipelines.operators.runtime.packing import PLACES, STAMPS
 from headwater.pipelines.operators.state.row_hashes import hashes_of
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import Lateness, admit
+from headwater.pipelines.position import POSITION, positions
 
 Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -74,13 +75,9 @@ def placed_rows(given: Input, which: Flags) -> pa.Table:
     """These rows as the frame has them that they were read from, with POSITION."""
     rows = given.rows.filter(pa.array(which))
     origin, offset = (rows[name].combine_chunks() for name in (ORIGIN, OFFSET))
-    topics = pa.array([topic for topic, _ in given.origins], pa.string())
-    partitions = pa.array([partition for _, partition in given.origins], pa.int32())
-    place = [topics.take(origin), partitions.take(origin), offset]
     ours = [name for name, _ in (*PLACES, *STAMPS)]
     rows = rows.select([name for name in rows.column_names if name not in (*ours, POSITION)])
-    names = ["topic", "partition", "offset"]
-    return rows.append_column(POSITION, pa.StructArray.from_arrays(place, names))
+    return rows.append_column(POSITION, positions(given.origins, origin, offset))
 
 
 def is_among(

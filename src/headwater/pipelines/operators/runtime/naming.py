@@ -11,7 +11,7 @@ from headwater.errors import PipelineError
 from headwater.pipelines.plans import Node
 
 if TYPE_CHECKING:
-    from headwater.pipelines.operators.runtime.stages import OperatorRun
+    from headwater.pipelines.operators.runtime.planning import OperatorRun
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a directory, and part of transactional ids
 
@@ -85,7 +85,7 @@ def name_operator(kind: str, fingerprint: str, name: str | None = None) -> str:
 
 
 def operators_in(plan: Node) -> tuple[Built, ...]:
-    """Those that a DataFrame goes through, by its plan (`Running` gives its name to Spark)."""
+    """Those that a DataFrame goes through, by its plan (`OperatorTask` gives its name to Spark)."""
     now = _current.get()
     names = dict.fromkeys(each.function for each in plan if is_operator(each))
     return tuple(now.built[name] for name in names) if now else ()

@@ -33,11 +33,11 @@ from headwater.pipelines.operators.runtime.contract import (
     Stamper,
     Stamping,
 )
+from headwater.pipelines.position import POSITION
 
 BUCKET: Final = "__bucket"
 EVERY_BUCKET: Final = -1  # instead of a bucket's number
 NOW: Final = "__now"
-POSITION: Final = "_position"
 PACKETS: Final = pa.schema(
     [
         ("bucket", pa.int32()),

@@ -71,7 +71,7 @@ class FileState:
         required: int | None = None,
         files: Files | None = None,
     ) -> None:
-        self.place = str(operator), bucket
+        self.path = str(operator), bucket
         self.batch = batch
         self._required = required
         self._directory = operator / str(bucket)

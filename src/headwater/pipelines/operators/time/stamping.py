@@ -16,8 +16,8 @@ from headwater.pipelines.operators.runtime.contract import (
     SEEN,
     TIME,
 )
-from headwater.pipelines.operators.runtime.packing import POSITION
 from headwater.pipelines.operators.time.watermarks import NEVER_US
+from headwater.pipelines.position import POSITION
 
 if TYPE_CHECKING:
     from headwater.pipelines.operators.time.event_time import EventTime, Producers

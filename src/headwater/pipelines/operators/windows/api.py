@@ -13,13 +13,13 @@ from headwater.pipelines.operators.aggregates.named_aggregates import (
 )
 from headwater.pipelines.operators.runtime.contract import Operator
 from headwater.pipelines.operators.runtime.grouping import check_keys
-from headwater.pipelines.operators.runtime.packing import POSITION
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.operators.time.event_time import EventTime, time_of
 from headwater.pipelines.operators.time.lateness import DROP, Lateness, lateness_of
 from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
 from headwater.pipelines.operators.windows.results import RESERVED
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:

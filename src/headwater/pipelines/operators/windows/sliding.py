@@ -30,7 +30,6 @@ from headwater.pipelines.operators.runtime.contract import (
 )
 from headwater.pipelines.operators.runtime.grouping import keys_of
 from headwater.pipelines.operators.runtime.lineage import admitted, points_within, same_keys
-from headwater.pipelines.operators.runtime.packing import POSITION
 from headwater.pipelines.operators.state.state_compat import check_layout
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import Lateness, admit
@@ -56,13 +55,11 @@ from headwater.pipelines.operators.windows.sliding_state import (
     ints,
     is_among,
 )
+from headwater.pipelines.position import POSITION, POSITION_TYPE, positions
 from headwater.sinks.contract import OP
 
 EVENT_TIME: Final = "event_time"
 RESERVED: Final = (EVENT_TIME, POSITION, MARK, OP)
-PLACE: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
 _IS_NEW: Final = "__new"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
@@ -90,7 +87,7 @@ class Sliding:
                 pa.field(EVENT_TIME, _TIMESTAMP),
                 *(rows.field(name) for name in self.keep),
                 *self.aggregates.results_schema,
-                pa.field(POSITION, PLACE),
+                pa.field(POSITION, POSITION_TYPE),
                 pa.field(MARK, pa.string()),
                 pa.field(OP, pa.string()),
             ]
@@ -289,12 +286,7 @@ class _Places:
 
     def positions(self, rows: pa.Table) -> pa.Array:
         code = rows[ORIGIN].combine_chunks()
-        topics = pa.array([topic for topic, _ in self._known], pa.string())
-        partitions = pa.array([partition for _, partition in self._known], pa.int32())
-        return pa.StructArray.from_arrays(
-            [topics.take(code), partitions.take(code), rows[OFFSET].combine_chunks()],
-            fields=list(PLACE),
-        )
+        return positions(self._known, code, rows[OFFSET].combine_chunks())
 
 
 @kernel
