@@ -20,7 +20,7 @@ from headwater.pipelines.offsets import has_reached
 from headwater.pipelines.operators.runtime.task import STATE_DIRECTORY
 from headwater.pipelines.operators.state.manifests import CommittedManifests
 from headwater.pipelines.operators.state.state_files import begin, check_begun
-from headwater.pipelines.operators.state.state_metrics import Told, told_of_all
+from headwater.pipelines.operators.state.state_metrics import OperatorMetrics, metrics_of_all
 from headwater.pipelines.position import POSITION
 from headwater.pipelines.publishing.late_rows import LateRows
 from headwater.pipelines.publishing.refused_rows import RefusedRows
@@ -182,7 +182,7 @@ class WriteRun:
         self._late = LateRows(place.log, settings.name, write.operators, self._checkpoint.operators)
         self._manifests = CommittedManifests(write.operators, self._checkpoint.operators.absolute())
         self._alerts = {each.name: LateAlert(settings.late_alert) for each in write.operators}
-        self._operators: dict[str, Told] = {}  # after the last batch
+        self._operators: dict[str, OperatorMetrics] = {}  # after the last batch
         self._applying = Applying(
             self._store,
             choice.version,
@@ -356,7 +356,7 @@ class WriteRun:
             _log.warning("%s: no offsets for its group: %s", self.pipeline, error)
 
     def _look_at_operators(self, position: Position) -> None:
-        self._operators = told_of_all(
+        self._operators = metrics_of_all(
             self._checkpoint.operators, self.write.operators, position.batch
         )
 

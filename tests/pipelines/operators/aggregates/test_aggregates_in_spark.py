@@ -1,4 +1,4 @@
-"""What aggregates have to do with Spark: hashes that are Spark's, filters that are tested there."""
+"""Aggregates and Spark: hashes equal to Spark's, Bloom filters tested in Spark."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,10 @@ def test_hashes_are_those_of_spark(spark):
     rows = [(text, n * 7919 - 10**17, n / 7 - 3) for n, text in enumerate(texts)]
     frame = spark.createDataFrame(rows, "text string, number bigint, ratio double")
     found = frame.select(
-        "text", "number", "ratio", *[F.xxhash64(each).alias(f"of_{each}") for each in frame.columns]
+        "text",
+        "number",
+        "ratio",
+        *[F.xxhash64(column).alias(f"of_{column}") for column in frame.columns],
     ).collect()
     for name in frame.columns:
         ours = hashes(pa.array([row[name] for row in found])).view(np.int64).tolist()

@@ -76,7 +76,7 @@ def expected(rows):
         met = [(row["at"], row["offset"], row[name]) for row in rows if row[name] is not None]
         return choose(met)[2] if met else None
 
-    ranked = sorted(Counter(names).items(), key=lambda each: (-each[1], each[0]))
+    ranked = sorted(Counter(names).items(), key=lambda pair: (-pair[1], pair[0]))
     ordered = sorted(numbers)
     return {
         "rows": len(rows),
@@ -139,12 +139,14 @@ def test_windows_are_what_plain_python_makes_of_them(one, other, size):
             [rows[at : at + size] for at in range(0, len(rows), size)] for rows in logs.values()
         ]
         for batch in zip_longest(*parts):
-            run.batch({place: rows for place, rows in zip(logs, batch, strict=True) if rows})
+            run.batch(
+                {partition: rows for partition, rows in zip(logs, batch, strict=True) if rows}
+            )
             streamed += run.again()
     bounded = driver(None).batch(logs)
 
     def by_start(results):
-        return {(each.pop("window_start") - EPOCH).total_seconds(): each for each in results}
+        return {(result.pop("window_start") - EPOCH).total_seconds(): result for result in results}
 
     found = by_start(streamed)
     assert found == by_start(bounded)
@@ -183,11 +185,11 @@ def test_sessions_and_sliding_windows_take_them_too(drawn, size):
             run = Driver(made, [source], Path(directory), buckets=1)
             plain = [{name: row[name] for name in SCHEMA.names} for row in rows]
             parts = [plain[at : at + size] for at in range(0, len(plain), size)]
-            found = [each for part in parts for each in run.batch({("t", 0): part})]
+            found = [row for part in parts for row in run.batch({("t", 0): part})]
         assert len(found) == len(groups)
         for window, members in zip(found, groups, strict=True):
-            told = expected(members) | {"rate": window["rate"]}  # by another length
-            assert {name: window[name] for name in told} == told
+            wanted = expected(members) | {"rate": window["rate"]}  # by another length
+            assert {name: window[name] for name in wanted} == wanted
             names = [row["name"] for row in members if row["name"] is not None]
             asked = pa.array([*names, "another"])
             answers = _test(pa.array([window["seen"]] * len(asked)), asked).to_pylist()

@@ -1,4 +1,4 @@
-"""first and last: chosen by event time and place in the log, whatever the order of partitions."""
+"""first and last: chosen by event time and offset, whatever the order of partitions."""
 
 import math
 
@@ -39,19 +39,19 @@ def test_any_cut_and_order_chooses_the_same(kind, data, random):
     rows = data.draw(st.lists(row, max_size=30))
     group, table = [at for at, *_ in rows], _rows(rows, kind)
     for aggregate, choose in ((hw.agg.first("x"), min), (hw.agg.last("x"), max)):
-        kept = at_once(aggregate, table, group, GROUPS)
-        assert bits(in_parts(aggregate, table, group, GROUPS, random)) == bits(kept)
-        for at, found in enumerate(result(aggregate, table, kept)):
+        accumulators = at_once(aggregate, table, group, GROUPS)
+        assert bits(in_parts(aggregate, table, group, GROUPS, random)) == bits(accumulators)
+        for at, found in enumerate(result(aggregate, table, accumulators)):
             met = [tuple(more) for number, *more in rows if number == at and more[-1] is not None]
             assert found == (choose(met)[-1] if met else None)
 
 
-def test_time_decides_before_the_place_in_the_log():
+def test_time_decides_before_the_offset():
     rows = [(0, 30, 1, "late"), (0, 10, 3, "early"), (0, 20, 2, "middle")]
     table = _rows(rows, pa.string())
     found = [
-        result(each, table, at_once(each, table, [0, 0, 0], 1))
-        for each in (hw.agg.first("x"), hw.agg.last("x"))
+        result(aggregate, table, at_once(aggregate, table, [0, 0, 0], 1))
+        for aggregate in (hw.agg.first("x"), hw.agg.last("x"))
     ]
     assert found == [["early"], ["late"]]
 

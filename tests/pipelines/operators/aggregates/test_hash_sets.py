@@ -49,9 +49,9 @@ def test_few_values_are_counted_exactly(kind, data, random):
     row = st.tuples(st.integers(0, GROUPS - 2), st.none() | VALUES[kind])
     rows = data.draw(st.lists(row, max_size=50))
     group, table = [at for at, _ in rows], _table([value for _, value in rows], kind)
-    kept = at_once(DISTINCT, table, group, GROUPS)
-    assert bits(in_parts(DISTINCT, table, group, GROUPS, random)) == bits(kept)
-    for at, found in enumerate(result(DISTINCT, table, kept)):
+    accumulators = at_once(DISTINCT, table, group, GROUPS)
+    assert bits(in_parts(DISTINCT, table, group, GROUPS, random)) == bits(accumulators)
+    for at, found in enumerate(result(DISTINCT, table, accumulators)):
         values = [value for number, value in rows if number == at and value is not None]
         numbers = {value for value in values if value == value}  # noqa: PLR0124
         assert found == len(numbers) + any(value != value for value in values)  # noqa: PLR0124
@@ -64,9 +64,9 @@ def test_a_filter_has_all_its_values(kind, data, random):
     row = st.tuples(st.integers(0, GROUPS - 2), st.none() | VALUES[kind])
     rows = data.draw(st.lists(row, max_size=80))
     group, table = [at for at, _ in rows], _table([value for _, value in rows], kind)
-    kept = at_once(SMALL, table, group, GROUPS)
-    assert bits(in_parts(SMALL, table, group, GROUPS, random)) == bits(kept)
-    filters = result(SMALL, table, kept)
+    accumulators = at_once(SMALL, table, group, GROUPS)
+    assert bits(in_parts(SMALL, table, group, GROUPS, random)) == bits(accumulators)
+    filters = result(SMALL, table, accumulators)
     for at, value in rows:
         assert _in([filters[at]], [value], kind) == [None if value is None else True]
 
@@ -80,9 +80,9 @@ def test_large_sets_do_not_depend_on_cut_and_order_either(aggregate, seed):
     group = np.repeat(np.arange(len(sizes)), np.array(sizes) * times)
     values = np.concatenate([np.tile(numbers.integers(0, 2**62, size), times) for size in sizes])
     table = _table(values)
-    kept = at_once(aggregate, table, group, len(sizes))
+    accumulators = at_once(aggregate, table, group, len(sizes))
     other = in_parts(aggregate, table, group, len(sizes), randoms.Random(seed))
-    assert bits(other) == bits(kept)
+    assert bits(other) == bits(accumulators)
 
 
 def test_up_to_511_distinct_values_are_counted_exactly():
@@ -104,15 +104,15 @@ def test_the_error_of_distinct_is_that_of_a_hyperloglog(size):
 def test_distinct_values_that_come_unevenly():
     values = np.random.default_rng(5).zipf(1.2, 300_000) % 10**9
     assert _of(DISTINCT, values) == pytest.approx(len(np.unique(values)), rel=0.05)
-    words = [f"{each}-ß" for each in values.tolist()]
+    words = [f"{number}-ß" for number in values.tolist()]
     assert _of(DISTINCT, words) == pytest.approx(len(np.unique(values)), rel=0.05)
 
 
 def test_a_hundred_thousand_groups_of_few_values_take_few_bytes():
     table = _table(np.arange(300_000))
     for aggregate in (DISTINCT, hw.agg.bloom("x")):
-        (kept,) = at_once(aggregate, table, np.arange(300_000) % 100_000, 100_000)
-        assert kept.nbytes < 33 * 100_000
+        (accumulators,) = at_once(aggregate, table, np.arange(300_000) % 100_000, 100_000)
+        assert accumulators.nbytes < 33 * 100_000
 
 
 @pytest.mark.parametrize(("expected", "share"), [(1000, 0.01), (5000, 0.1), (300, 0.001)])

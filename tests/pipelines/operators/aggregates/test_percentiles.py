@@ -47,9 +47,9 @@ def is_close(found, true):
 def test_any_cut_and_order_gives_the_same_and_is_close(rows, random):
     group = [number for number, _ in rows]
     table = pa.table({"x": pa.array([value for _, value in rows], pa.float64())})
-    kept = at_once(ALL, table, group, GROUPS)
-    assert bits(in_parts(ALL, table, group, GROUPS, random)) == bits(kept)
-    for at, found in enumerate(result(ALL, table, kept)):
+    accumulators = at_once(ALL, table, group, GROUPS)
+    assert bits(in_parts(ALL, table, group, GROUPS, random)) == bits(accumulators)
+    for at, found in enumerate(result(ALL, table, accumulators)):
         values = [value for number, value in rows if number == at and value is not None]
         if not values:
             assert found is None
@@ -112,8 +112,8 @@ def test_decimals():
 
 def test_few_values_take_few_bytes():
     table = pa.table({"x": np.arange(100_000, dtype=np.float64)})
-    kept = at_once(ALL, table, range(100_000), 100_000)
-    assert sum(each.nbytes for each in kept) < 50 * 100_000
+    accumulators = at_once(ALL, table, range(100_000), 100_000)
+    assert sum(column.nbytes for column in accumulators) < 50 * 100_000
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, 99, math.nan])

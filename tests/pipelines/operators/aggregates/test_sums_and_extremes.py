@@ -54,7 +54,7 @@ def _nearest_sum(values: list[float]) -> float | None:
     """The double nearest to the true sum."""
     if not values:
         return None
-    strange = [each for each in values if not math.isfinite(each)]
+    strange = [value for value in values if not math.isfinite(value)]
     if strange:
         return sum(strange)
     try:
@@ -85,13 +85,13 @@ def _mean_of_money(values: list[Decimal]) -> Decimal | None:
 
 
 def _greatest(values: list) -> Any:
-    if any(each != each for each in values):  # noqa: PLR0124 (so is NaN)
+    if any(value != value for value in values):  # noqa: PLR0124 (so is NaN)
         return math.nan
     return max(values, default=None)
 
 
 def _least(values: list) -> Any:
-    numbers = [each for each in values if each == each]  # noqa: PLR0124
+    numbers = [value for value in values if value == value]  # noqa: PLR0124
     return min(numbers) if numbers else (math.nan if values else None)
 
 
@@ -146,16 +146,16 @@ def test_any_cut_and_order_gives_what_plain_python_gives(case, data, random):
     group = [number for number, _ in given_rows]
     rows = pa.table({"x": pa.array([value for _, value in given_rows], case.kind)})
     values = rows["x"].to_pylist()
-    kept = at_once(case.aggregate, rows, group, GROUPS)
+    accumulators = at_once(case.aggregate, rows, group, GROUPS)
     in_any_order = in_parts(case.aggregate, rows, group, GROUPS, random)
-    assert bits(in_any_order) == bits(kept)
+    assert bits(in_any_order) == bits(accumulators)
     expected = [
         case.reference(
             [x for x, of in zip(values, group, strict=True) if of == at and x is not None]
         )
         for at in range(GROUPS)
     ]
-    found = result(case.aggregate, rows, kept)
+    found = result(case.aggregate, rows, accumulators)
     assert all(map(_alike, found, expected)), (found, expected)
 
 
@@ -206,7 +206,7 @@ def test_a_sum_that_is_too_large_only_meanwhile_is_none_the_worse():
 
 
 @pytest.mark.parametrize("values", [[2**63 - 1, 1], [-(2**63), -1]])
-def test_a_sum_too_large_for_its_type_is_an_error_that_tells_what_to_do(values):
+def test_a_sum_too_large_for_its_type_is_an_error_with_a_hint(values):
     with pytest.raises(PipelineError, match="sum of x is too large") as caught:
         _one(hw.agg.sum("x"), values, INT)
     assert "decimal(38,0)" in caught.value.hint
@@ -243,7 +243,7 @@ def test_types_are_those_of_spark():
     ],
 )
 def test_an_average_of_decimals_is_rounded_half_up(values, expected):
-    found = _one(hw.agg.avg("x"), [Decimal(each) for each in values], MONEY)
+    found = _one(hw.agg.avg("x"), [Decimal(value) for value in values], MONEY)
     assert found == Decimal(expected)
     plain = sum(map(Decimal, values)) / len(values)
     assert found == plain.quantize(Decimal("0.000001"), ROUND_HALF_UP)

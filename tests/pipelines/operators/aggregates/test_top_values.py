@@ -28,7 +28,7 @@ VALUES = {
 
 
 def expected(values, most):
-    ranked = sorted(Counter(values).items(), key=lambda each: (-each[1], each[0]))
+    ranked = sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0]))
     return [{"value": value, "count": count} for value, count in ranked[:most]]
 
 
@@ -41,15 +41,15 @@ def test_any_cut_and_order_gives_what_a_counter_gives(kind, data, random, most):
     group = [number for number, _ in rows]
     table = pa.table({"x": pa.array([value for _, value in rows], kind)})
     top = hw.agg.top("x", most)
-    kept = at_once(top, table, group, GROUPS)
-    assert bits(in_parts(top, table, group, GROUPS, random)) == bits(kept)
-    for at, found in enumerate(result(top, table, kept)):
+    accumulators = at_once(top, table, group, GROUPS)
+    assert bits(in_parts(top, table, group, GROUPS, random)) == bits(accumulators)
+    for at, found in enumerate(result(top, table, accumulators)):
         values = [value for number, value in rows if number == at and value is not None]
         assert found == expected(values, most)
 
 
 @pytest.mark.parametrize("far", [2**63 - 1, 2**62 + 5])
-def test_values_that_are_further_apart_than_64_bits_can_tell(far):
+def test_values_that_are_further_apart_than_64_bits(far):
     table = pa.table({"x": [-far, far, far] * 20})
     top = hw.agg.top("x", 2)
     found = result(top, table, at_once(top, table, [0] * 60, 1))
@@ -80,9 +80,9 @@ def test_more_distinct_values_than_allowed_are_an_error_whenever_they_meet():
     with pytest.raises(PipelineError, match="a group has 4 distinct values") as caught:
         at_once(top, table, [0] * 4, 1)
     assert "distinct=" in caught.value.hint
-    kept = at_once(top, table, [0, 0, 0, 1], 2)
+    accumulators = at_once(top, table, [0, 0, 0, 1], 2)
     with pytest.raises(PipelineError, match="a group has 4 distinct values"):
-        top.bound(table.schema).merge(kept, np.array([0, 0]), 1)
+        top.bound(table.schema).merge(accumulators, np.array([0, 0]), 1)
 
 
 @pytest.mark.parametrize(("most", "distinct"), [(0, 10), (11, 10), (-1, 10)])

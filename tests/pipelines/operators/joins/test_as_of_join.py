@@ -111,23 +111,25 @@ def with_log_time(rows: list[dict]) -> list[tuple[datetime, int, dict]]:
 def merged(events: dict, table: dict) -> dict[int, str | None]:
     """One change after another, one event after another, by their time in the log."""
     steps = []
-    for place, rows in table.items():
-        steps += [(time, 0, offset, place, row) for time, offset, row in with_log_time(rows)]
-    for place, rows in events.items():
-        steps += [(time, 1, offset, place, row) for time, offset, row in with_log_time(rows)]
+    for partition, rows in table.items():
+        steps += [(time, 0, offset, partition, row) for time, offset, row in with_log_time(rows)]
+    for partition, rows in events.items():
+        steps += [(time, 1, offset, partition, row) for time, offset, row in with_log_time(rows)]
     current: dict[str, tuple] = {}
     found = {}
-    for time, is_event, _, place, row in sorted(steps, key=lambda step: step[:4]):
+    for time, is_event, _, partition, row in sorted(steps, key=lambda step: step[:4]):
         if is_event:
             found[row["id"]] = current.get(row["customer"], (None, None))[1]
         elif row["_op"] == "t":
             current = {
-                name: each for name, each in current.items() if each[0] != place and each[2] >= time
+                name: each
+                for name, each in current.items()
+                if each[0] != partition and each[2] >= time
             }
         elif row["_op"] == "d":
             current.pop(row["name"], None)
         else:
-            current[row["name"]] = place, row["city"], time
+            current[row["name"]] = partition, row["city"], time
     return found
 
 
@@ -142,15 +144,15 @@ def logs(draw):
     for number in range(draw(st.integers(0, 16))):
         name = draw(st.sampled_from(NAMES))
         op = draw(st.sampled_from(["u", "u", "u", "c", "d", "t"]))
-        place = T0 if name < "c" else T1
+        partition = T0 if name < "c" else T1
         row = change(name, f"{name}{number}", draw(times), op)
         if op == "t":
             row |= {"name": None, "city": None}
-        table[place].append(row)
+        table[partition].append(row)
     events: dict = {E0: [], E1: []}
     for number in range(draw(st.integers(0, 16))):
-        place = draw(st.sampled_from([E0, E1]))
-        events[place].append(event(number, draw(st.sampled_from([*NAMES, None])), draw(times)))
+        partition = draw(st.sampled_from([E0, E1]))
+        events[partition].append(event(number, draw(st.sampled_from([*NAMES, None])), draw(times)))
     if draw(st.booleans()):  # mostly in order, as logs are
         for rows in (*table.values(), *events.values()):
             rows.sort(key=lambda row: row["_at"])
@@ -167,14 +169,14 @@ def truthful(table: dict, read: dict, events: dict, events_read: dict) -> dict:
     later than any event that was read."""
     latest = [
         time
-        for place, rows in events.items()
+        for partition, rows in events.items()
         for time, offset, _ in with_log_time(rows)
-        if offset < events_read[place]
+        if offset < events_read[partition]
     ]
     may = {}
-    for place, rows in table.items():
-        left = [time for time, offset, _ in with_log_time(rows) if offset >= read[place]]
-        may[place] = not left or not latest or min(left) > max(latest)
+    for partition, rows in table.items():
+        left = [time for time, offset, _ in with_log_time(rows) if offset >= read[partition]]
+        may[partition] = not left or not latest or min(left) > max(latest)
     return may
 
 
@@ -193,21 +195,21 @@ def test_whatever_is_read_first_events_find_what_was_then(both, data):
             parts = []
             for rows, read in ((events, events_read), (table, table_read)):
                 part = {}
-                for place, of_place in rows.items():
-                    left = len(of_place) - read[place]
+                for partition, of_partition in rows.items():
+                    left = len(of_partition) - read[partition]
                     size = size_of(data, number, left)
-                    part[place] = of_place[read[place] : read[place] + size]
-                    read[place] += len(part[place])
+                    part[partition] = of_partition[read[partition] : read[partition] + size]
+                    read[partition] += len(part[partition])
                 parts.append(part)
             may = truthful(table, table_read, events, events_read)
             is_done = all(
-                read[place] == len(rows[place])
+                read[partition] == len(rows[partition])
                 for rows, read in ((events, events_read), (table, table_read))
-                for place in rows
+                for partition in rows
             )
-            for place in table:
-                is_end = is_done or (may[place] and data.draw(st.booleans()))
-                parts[1][place] = [*parts[1][place], dict(END if is_end else HERE)]
+            for partition in table:
+                is_end = is_done or (may[partition] and data.draw(st.booleans()))
+                parts[1][partition] = [*parts[1][partition], dict(END if is_end else HERE)]
             if data.draw(st.booleans()) and not is_done and not any(parts[0].values()):
                 parts[0] = {}
             result = streamed.batch(*parts)
@@ -219,14 +221,14 @@ def test_whatever_is_read_first_events_find_what_was_then(both, data):
         assert cities(found) == expected
         assert streamed.counter("waiting") == 0
         assert streamed.counter("unmatched") == sum(city is None for city in expected.values())
-        for place, rows in events.items():  # in the order of the log
+        for partition, rows in events.items():  # in the order of the log
             ids = [row["id"] for row in rows]
             per_bucket: dict = {}
             for row in found:
                 if row["id"] in ids:
                     per_bucket.setdefault(row["customer"], []).append(row["id"])
             for of_customer in per_bucket.values():
-                assert of_customer == sorted(of_customer, key=ids.index), place
+                assert of_customer == sorted(of_customer, key=ids.index), partition
 
 
 def test_an_event_waits_while_the_table_has_unread_changes_older_than_it(tmp_path):
@@ -271,8 +273,8 @@ def test_an_event_is_not_given_a_later_row(tmp_path):
 
 def test_a_truncate_is_of_all_partitions_also_of_one_that_lags(tmp_path):
     join = driver(tmp_path)
-    gone = change(None, None, 50, "t")
-    rows = {T0: [change("a", "Rome", 1), gone, END], T1: [change("c", "Oslo", 1), HERE]}
+    truncate = change(None, None, 50, "t")
+    rows = {T0: [change("a", "Rome", 1), truncate, END], T1: [change("c", "Oslo", 1), HERE]}
     join.batch({E0: [event(1, "c", 100)]}, rows)
     late = {T1: [change("c", "Lima", 20), change("d", "Bonn", 60), HERE]}
     assert join.batch({E1: [event(2, "c", 100), event(3, "d", 101)]}, late) == []
@@ -320,7 +322,7 @@ def test_an_event_gets_the_version_of_its_own_time(tmp_path):
     assert cities(join.batch({E0: events}, {})) == {1: "Oslo", 2: "Rome", 3: None}
 
 
-def test_an_event_too_old_for_the_versions_that_are_kept_finds_nothing(tmp_path):
+def test_an_event_too_old_for_the_retained_versions_finds_nothing(tmp_path):
     join = driver(tmp_path, **by_time())
     join.batch({}, {T0: [change("a", "Rome", 1), END]})
     events = [dated(1, "a", 1, 100), dated(2, "a", 2, 38), dated(3, "a", 3, 37.9)]
@@ -365,8 +367,8 @@ def test_a_row_published_ahead_does_not_mean_that_others_have_come(tmp_path):
 def as_of(events: dict, table: dict, keep_s: float, delay_s: float) -> dict[int, str | None]:
     found = {}
     versions = [
-        (time, offset, place, row)
-        for place, rows in table.items()
+        (time, offset, partition, row)
+        for partition, rows in table.items()
         for time, offset, row in with_log_time(rows)
     ]
     for rows in events.values():
@@ -376,14 +378,16 @@ def as_of(events: dict, table: dict, keep_s: float, delay_s: float) -> dict[int,
             latest = created if latest is None else max(latest, created)
             valid = sorted(
                 (time, offset, row_["_op"], row_["city"])
-                for time, offset, place, row_ in versions
+                for time, offset, partition, row_ in versions
                 if time <= created
                 and row_["name"] == row["customer"]
                 and not any(
                     other["_op"] == "t"
                     and other_time <= created
-                    and (other_offset > offset if other_place == place else other_time > time)
-                    for other_time, other_offset, other_place, other in versions
+                    and (
+                        other_offset > offset if other_partition == partition else other_time > time
+                    )
+                    for other_time, other_offset, other_partition, other in versions
                 )
             )
             is_there = bool(valid) and valid[-1][2] != "d"
@@ -411,20 +415,20 @@ def test_as_of_event_time_a_replay_gives_the_same(both, created, data):
             parts = []
             for rows, read in ((events, events_read), (table, table_read)):
                 part = {}
-                for place, of_place in rows.items():
-                    left = len(of_place) - read[place]
+                for partition, of_partition in rows.items():
+                    left = len(of_partition) - read[partition]
                     size = size_of(data, number, left)
-                    part[place] = of_place[read[place] : read[place] + size]
-                    read[place] += len(part[place])
+                    part[partition] = of_partition[read[partition] : read[partition] + size]
+                    read[partition] += len(part[partition])
                 parts.append(part)
             is_done = all(
-                read[place] == len(rows[place])
+                read[partition] == len(rows[partition])
                 for rows, read in ((events, events_read), (table, table_read))
-                for place in rows
+                for partition in rows
             )
-            for place in table:
-                is_end = table_read[place] == len(table[place])
-                parts[1][place] = [*parts[1][place], dict(END if is_end else HERE)]
+            for partition in table:
+                is_end = table_read[partition] == len(table[partition])
+                parts[1][partition] = [*parts[1][partition], dict(END if is_end else HERE)]
             result = streamed.batch(*parts)
             if data.draw(st.booleans()):
                 assert streamed.again() == result

@@ -1,7 +1,7 @@
 """Inputs of joins whose columns are others than when their rows came: the state has the old ones.
 
 Each test runs some batches, and goes on with another operator over the same state, as a pipeline
-does that was begun anew.
+does that was begun again.
 """
 
 from datetime import timedelta
@@ -84,14 +84,14 @@ def test_a_stream_that_gets_a_column_is_joined_on(tmp_path):
     ]
 
 
-def test_a_column_of_a_stream_that_is_gone_or_wider(tmp_path):
+def test_a_column_of_a_stream_that_is_removed_or_wider(tmp_path):
     before = stream_join(tmp_path, [("note", pa.string()), ("l", pa.int32())], "left")
     before.batch(left_row(1, l=1, note="x"), {})
     now = after(before, stream_join(tmp_path, [("l", pa.int64())], "left"))
     assert [row["l"] for row in now.batch(left_row(2, l=2**40), right_row(5, 2))] == [2**40, 1]
 
 
-def test_a_value_that_does_not_fit_the_new_type_is_told(tmp_path):
+def test_a_value_that_does_not_fit_the_new_type_is_an_error(tmp_path):
     before = stream_join(tmp_path, [("l", pa.string())])
     before.batch(left_row(1, l="one"), {})
     now = after(before, stream_join(tmp_path, [("l", pa.int64())]))
@@ -151,7 +151,7 @@ def test_a_table_that_gets_a_column_is_joined_on(tmp_path):
     ]
 
 
-def test_a_column_of_a_table_that_is_wider_and_one_that_is_gone(tmp_path):
+def test_a_column_of_a_table_that_is_wider_and_one_that_is_removed(tmp_path):
     old = pa.schema([("p", pa.int64()), ("city", pa.string()), ("x", pa.int32()), ("y", pa.int8())])
     before = tables(tmp_path, Table(old, ("p",), "people"))
     before.batch([{"p": 1, "city": "Rome", "x": 1, "y": 1}], [])

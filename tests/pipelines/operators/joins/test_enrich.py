@@ -1,4 +1,4 @@
-"""hw.enrich in a pipeline: the table kept in step with the log, over restarts, and verified; and
+"""hw.enrich in a pipeline: the table read in step with the log, over restarts, and verified; and
 what it says of wrong uses."""
 
 import json
@@ -71,14 +71,16 @@ def test_orders_get_the_customer_as_it_was_over_restarts(spark, project):
     assert not write.not_from_log
 
 
-def test_wrong_uses_are_told_when_the_pipeline_is_built(spark, project):
+def test_wrong_uses_are_errors_when_the_pipeline_is_built(spark, project):
     admin = AdminClient({"bootstrap.servers": project.bootstrap})
     for name, policy in (("compacted", "compact"), ("both", "compact,delete"), ("kept", "delete")):
         new = NewTopic(name, 1, config={"cleanup.policy": policy})
         admin.create_topics([new])[name].result()
     project.topic("bought", 1)
     cases = {
-        'hw.enrich(orders, kept.where("id > 1"), on="customer_id")': "which topic the table is",
+        'hw.enrich(orders, kept.where("id > 1"), on="customer_id")': (
+            "the topic of the table cannot be found"
+        ),
         'hw.enrich(orders, kept, on="total2")': "there is no column total2",
         'hw.enrich(orders, kept, on=[("customer_id", "country")])': "the key of kept is id",
         'hw.enrich(orders, kept, on="customer_id", how="outer")': "how='outer'",
@@ -97,11 +99,11 @@ def test_wrong_uses_are_told_when_the_pipeline_is_built(spark, project):
             flow.table(name, "{CUSTOMERS}", key="id") for name in ("kept", "both", "compacted")
         ]
     """
-    for number, (call, told) in enumerate(cases.items()):
+    for number, (call, message) in enumerate(cases.items()):
         project.pipeline(f"wrong{number}", head + f"    rich = {call}\n")
         with pytest.raises(PipelineError) as error:
             project.pipelines(spark, f"wrong{number}")[0].flow()
-        assert told in error.value.what
+        assert message in error.value.what
     project.pipeline(
         "right",
         head

@@ -1,4 +1,4 @@
-"""What joins are asked for, where it is wrong: said when the pipeline is built, in our words."""
+"""Wrong arguments of joins are errors when the pipeline is built."""
 
 from datetime import timedelta
 from types import SimpleNamespace

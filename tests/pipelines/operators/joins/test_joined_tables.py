@@ -69,12 +69,12 @@ def changes(spec, values, partitions):
         name: values[name] if name in values else st.integers(0, 3) for name in spec.schema.names
     }
     there = st.fixed_dictionaries({**columns, "_op": st.sampled_from(["c", "u", "r", None])})
-    gone = st.fixed_dictionaries(
+    deleted = st.fixed_dictionaries(
         {**{name: columns[name] for name in spec.key}, "_op": st.just("d")}
     )
     if partitions > 1:
-        return st.one_of(there, there, there, gone)
-    return st.one_of(*[there] * 8, gone, gone, st.just({"_op": "t"}))
+        return st.one_of(there, there, there, deleted)
+    return st.one_of(*[there] * 8, deleted, deleted, st.just({"_op": "t"}))
 
 
 def batches(left, right, values, partitions):

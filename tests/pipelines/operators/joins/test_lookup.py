@@ -1,4 +1,4 @@
-"""Lookups in a live database: batched, cached, patient, and without a key in any statement."""
+"""Lookups in a live database: batched, cached, retried, and without a key in any statement."""
 
 import pickle
 import sqlite3
@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from headwater.errors import HeadwaterError, PipelineError, StoreUnreachable
 from headwater.pipelines.operators.joins import lookup as module
-from headwater.pipelines.operators.joins.lookup import CachedRows, LookingUp
+from headwater.pipelines.operators.joins.lookup import CachedRows, LookupJoin
 from headwater.pipelines.operators.joins.lookup_queries import check_url, connect
 from headwater.settings import Secret
 
@@ -40,13 +40,13 @@ def looking_up(file, **how):
         "is_inner": False,
         "cache_s": 60.0,
     }
-    return LookingUp(**settings | how)
+    return LookupJoin(**settings | how)
 
 
 def rows(look, *events):
     columns = list(zip(*events, strict=True))
     batch = pa.record_batch(
-        [pa.array(each, field.type) for each, field in zip(columns, EVENTS, strict=True)],
+        [pa.array(column, field.type) for column, field in zip(columns, EVENTS, strict=True)],
         schema=EVENTS,
     )
     found = [row for out in look(iter([batch])) for row in out.to_pylist()]
@@ -96,7 +96,7 @@ def cached(monkeypatch, file, answers, **how):
     return CachedRows(looking_up(file, **how)), database, clock
 
 
-def test_one_query_for_all_keys_of_a_batch_and_none_for_those_that_are_known(monkeypatch, file):
+def test_one_query_for_all_keys_of_a_batch_and_none_for_cached_ones(monkeypatch, file):
     found, database, clock = cached(monkeypatch, file, [[("a", 1, "NO", 1)], [("b", 1, "SE", 2)]])
     assert found.get([("a", 1), ("x", 1)]) == {("a", 1): ("NO", 1), ("x", 1): None}
     clock[0] = 59.9
@@ -135,7 +135,7 @@ def test_a_database_that_stays_down_is_an_error(monkeypatch, file):
     assert len(database.asked) == 4
 
 
-def test_a_column_of_another_type_is_told(file):
+def test_a_column_of_another_type_is_an_error(file):
     wrong = pa.schema([("country", pa.int32())])
     look = looking_up(file, fields=wrong, output=pa.schema([*EVENTS, *wrong]))
     with pytest.raises(PipelineError, match="country is not of the type"):

@@ -8,7 +8,7 @@ import pytest
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.joins import lookup as module
-from headwater.pipelines.operators.joins.lookup import LookingUp
+from headwater.pipelines.operators.joins.lookup import LookupJoin
 from headwater.settings import Secret
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -33,7 +33,7 @@ def found(url, key, keys, kinds, columns=COLUMNS):
     )
     output = pa.schema([*events.schema, *columns])
     names = tuple(events.schema.names)
-    look = LookingUp(Secret(url), "things", names, key, columns, output, False, 60.0)
+    look = LookupJoin(Secret(url), "things", names, key, columns, output, False, 60.0)
     rows = [row for out in look(iter([events])) for row in out.to_pylist()]
     return [[row[name] for name in columns.names] for row in rows]
 
@@ -94,11 +94,11 @@ def test_mariadb_finds_rows_by_keys_of_any_type(mariadb_server, shop, key):
     assert found(url, (key,), keys, kinds) == [ROW, NONE, NONE]
 
 
-def test_what_a_server_refuses_is_told_without_the_password(postgres, monkeypatch):
+def test_what_a_server_refuses_is_reported_without_the_password(postgres, monkeypatch):
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     host = postgres.url.partition("@")[2]
     for url in (f"postgresql://nobody:s3cr3t@{host}", "postgresql://u:s3cr3t@127.0.0.1:1/x"):
         with pytest.raises(PipelineError, match="things cannot be read") as error:
             found(url, ("id",), [(1,)], [pa.int64()])
-        shown = [repr(each) + str(each) for each in (error.value, error.value.__cause__)]
+        shown = [repr(raised) + str(raised) for raised in (error.value, error.value.__cause__)]
         assert "s3cr3t" not in "".join(shown)

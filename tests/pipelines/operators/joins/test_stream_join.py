@@ -96,7 +96,7 @@ class Join:
         ]
         return found
 
-    def rows_kept(self):
+    def rows_buffered(self):
         return sum(run["rows"] for run in self._runs())
 
     def runs(self):
@@ -104,7 +104,12 @@ class Join:
 
     def _runs(self):
         documents = [state.document for state in self.driver.states.values()]
-        return [run for each in documents for side in SIDES for run in each[f"{side}-kept"]["runs"]]
+        return [
+            run
+            for document in documents
+            for side in SIDES
+            for run in document[f"{side}-kept"]["runs"]
+        ]
 
     def _row(self, topic, row):
         key, number, second, *rest = row
@@ -191,14 +196,14 @@ def streams(draw, keys):
 
 def cut(data, left, right, *, all_at_first):
     """Batches that take each partition's rows in order, and together all of them."""
-    places = [(side, part) for side, parts in enumerate((left, right)) for part in parts]
-    remaining = {(side, part): list((left, right)[side][part]) for side, part in places}
+    all_parts = [(side, part) for side, parts in enumerate((left, right)) for part in parts]
+    remaining = {(side, part): list((left, right)[side][part]) for side, part in all_parts}
     is_first = all_at_first
     while any(remaining.values()):
         taken = ({}, {})
-        left_over = [place for place in places if remaining[place]]
+        left_over = [side_and_part for side_and_part in all_parts if remaining[side_and_part]]
         chosen = data.draw(st.sets(st.sampled_from(left_over), min_size=1))
-        for side, part in places if is_first else sorted(chosen):
+        for side, part in all_parts if is_first else sorted(chosen):
             rows = remaining[side, part]
             count = data.draw(st.integers(1, 12))
             taken[side][part], remaining[side, part] = rows[:count], rows[count:]
@@ -310,7 +315,7 @@ def test_unmatched_once_on_expiry(tmp_path):
     assert join.batch(right=[(8, 3, 200)]) == []
 
 
-def test_rows_that_are_kept_together_expire_one_by_one(tmp_path):
+def test_rows_that_are_buffered_together_expire_one_by_one(tmp_path):
     join = Join(40, 40, "left", tmp_path)
     join.batch(left=[(1, n, 100 + n) for n in range(8)], right=[(9, 0, 100)])
     assert join.runs() == 1 + 1
@@ -328,7 +333,7 @@ def test_unmatched_of_the_right_side_has_its_key(tmp_path):
     assert [(row["key"], row["l"], row["r"]) for row in rows] == [(7, None, 0)]
 
 
-def test_null_keys_meet_nobody_and_do_not_wait(tmp_path):
+def test_null_keys_match_nothing_and_do_not_wait(tmp_path):
     join = Join(5, 5, "full", tmp_path)
     rows = join.batch(left=[(None, 0, 10)], right=[(None, 0, 10)])
     assert numbers(rows) == [(0, None), (None, 0)]
@@ -390,7 +395,7 @@ def test_late_rows_of_both_sides_are_put_aside_together(tmp_path):
     assert found == {("left", 1, None, "late"), ("right", None, 1, "late")}
 
 
-def test_what_is_published_of_a_late_row_tells_its_side(tmp_path):
+def test_a_published_late_row_has_its_side(tmp_path):
     join = Join(5, 5, "inner", tmp_path, late="side")
     join.batch(left=[(1, 0, 100), (1, 1, 50)], right=[(1, 0, 100), (1, 2, 60)])
     publishing = LateRows(None, "clicks", (), tmp_path)
@@ -437,7 +442,7 @@ def test_what_has_expired_is_removed(tmp_path):
     for start in range(0, 14_400, 600):
         rows = [(n % 5, n, n) for n in range(start, start + 600, 3)]
         join.batch(left=rows, right=[(key + 100, n, second) for key, n, second in rows])
-        assert 0 < join.rows_kept() < 2 * 60
+        assert 0 < join.rows_buffered() < 2 * 60
         assert join.runs() < 3 * 2 * 10
 
 
@@ -459,7 +464,7 @@ def test_many_small_batches_become_few_runs(tmp_path):
     join.batch(right=[(9, 0, 0)])
     for n in range(100):
         join.batch(left=[(1, n, n)])
-    assert join.rows_kept() == 101
+    assert join.rows_buffered() == 101
     assert {len(state.document["places"]) for state in join.driver.states.values()} == {2}
     assert join.runs() < 12
     assert len(join.batch(right=[(1, 1, 50)])) == 100

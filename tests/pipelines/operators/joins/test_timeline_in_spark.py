@@ -78,7 +78,7 @@ PLACE = "_op string, _position struct<topic: string, partition: int, offset: big
         ({"how": "outer"}, "how='outer'"),
     ],
 )
-def test_what_cannot_be_joined_is_told_when_the_frame_is_made(spark, asked, message):
+def test_what_cannot_be_joined_is_an_error_when_the_frame_is_made(spark, asked, message):
     follows = spark.createDataFrame([], f"follow int, follower string, author string, {PLACE}")
     posts = spark.createDataFrame([], f"post bigint, author string, text string, {PLACE}")
     right = {"on": "author", "left_key": "follow", "right_key": "post"}

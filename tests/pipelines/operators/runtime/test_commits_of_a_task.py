@@ -22,12 +22,12 @@ class Counting:
 
 
 def packets():
-    """No rows: what every bucket is told. They come in any order."""
+    """Control packets without rows, in any order."""
     control = orjson.dumps({"now": 0, "origins": [], "progress": []})
     rows = [(bucket, 0, 0, 0, None, control) for bucket in reversed(range(BUCKETS))]
     columns = [
-        pa.array(each, kind)
-        for each, kind in zip(zip(*rows, strict=True), PACKETS.types, strict=True)
+        pa.array(row, kind)
+        for row, kind in zip(zip(*rows, strict=True), PACKETS.types, strict=True)
     ]
     return iter([pa.RecordBatch.from_arrays(columns, schema=PACKETS)])
 
@@ -38,7 +38,7 @@ def task(monkeypatch, operator, batch, files):
 
     monkeypatch.setattr(OperatorTask, "_state", state)
     running = OperatorTask("counting-1", Counting(), BUCKETS, (pa.schema([]),), None, True)
-    return [row["n"] for each in running(packets()) for row in each.to_pylist()]
+    return [row["n"] for batch_of_rows in running(packets()) for row in batch_of_rows.to_pylist()]
 
 
 def test_all_are_committed_when_the_task_ends(tmp_path, monkeypatch):
@@ -47,7 +47,7 @@ def test_all_are_committed_when_the_task_ends(tmp_path, monkeypatch):
     for batch in range(3):
         files = FaultyFiles()
         assert task(monkeypatch, operator, batch, files) == [batch + 1] * BUCKETS
-        assert all((operator / str(each) / f"{batch}.json").exists() for each in range(BUCKETS))
+        assert all((operator / str(bucket) / f"{batch}.json").exists() for bucket in range(BUCKETS))
 
 
 @pytest.mark.parametrize("refused", [0, BUCKETS - 1])

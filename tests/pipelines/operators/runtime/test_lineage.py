@@ -80,9 +80,9 @@ def changes(draw, topic="table", size=7, with_truncate=True):
 
 def by_place(records):
     found = defaultdict(list)
-    for each in records:
-        topic, partition, offset = each["place"]
-        row = {name: value for name, value in each.items() if name != "place"}
+    for record in records:
+        topic, partition, offset = record["place"]
+        row = {name: value for name, value in record.items() if name != "place"}
         found[topic, partition].append({**row, "_position": offset})
     return found
 
@@ -90,14 +90,14 @@ def by_place(records):
 def placed(rows):
     """What an operator gave, as the input of another one."""
     found = defaultdict(list)
-    for row in sorted(rows, key=lambda each: tuple(each["_position"].values())):
+    for row in sorted(rows, key=lambda record: tuple(record["_position"].values())):
         place = row["_position"]
         found[place["topic"], place["partition"]].append({**row, "_position": place["offset"]})
     return found
 
 
 def places(rows):
-    return {tuple(each["_position"].values()) for each in rows}
+    return {tuple(row["_position"].values()) for row in rows}
 
 
 class Step:
@@ -231,14 +231,14 @@ def join(how="inner"):
 def others(records):
     return [
         {
-            "oid": each["id"],
-            "who": each["who"],
-            "z": each["x"],
-            "other_at": each["at"],
-            "_at": each["_at"],
-            "place": ("others", *each["place"][1:]),
+            "oid": record["id"],
+            "who": record["who"],
+            "z": record["x"],
+            "other_at": record["at"],
+            "_at": record["_at"],
+            "place": ("others", *record["place"][1:]),
         }
-        for each in records
+        for record in records
     ]
 
 
@@ -248,16 +248,16 @@ def join_tables(left, right, keys, on, how="inner"):
     tables = joined_tables([pa.schema(left), pa.schema(right)], keys, pairs, how)
     operator, last = planned(tables, pairs, how)
     sources, moves = [], []
-    for each in tables:
-        names = (*each.columns.names, "_op")
+    for table in tables:
+        names = (*table.columns.names, "_op")
         everywhere = {"everywhere": lambda row: row["_op"] == "t"}
         moves.append(
             Step(
-                TableChanges(each.name, each.columns, each.key, each.on),
-                [Source(each.columns, each.key, names, **everywhere)],
+                TableChanges(table.name, table.columns, table.key, table.on),
+                [Source(table.columns, table.key, names, **everywhere)],
             )
         )
-        sources.append(Source(each.columns, each.on, names))
+        sources.append(Source(table.columns, table.on, names))
     joined = Step(operator, sources).of(*moves)
     if last is None:
         return joined, moves
@@ -273,19 +273,19 @@ def orders(records):
     """Changes as those of another table: several versions of an order, of one customer or others"""
     return [
         {
-            "order_id": each["who"],
-            "customer": each["x"].bit_length() % 3,
-            "w": each["x"],
+            "order_id": record["who"],
+            "customer": record["x"].bit_length() % 3,
+            "w": record["x"],
             "_op": "u",
-            "_at": each["_at"],
-            "place": ("orders", 0, each["place"][2]),
+            "_at": record["_at"],
+            "place": ("orders", 0, record["place"][2]),
         }
-        for each in records
+        for record in records
     ]
 
 
 def key_of(row):
-    """What tells results apart, whatever they are results of."""
+    """What identifies results of any operator."""
     if "window_end" in row:
         by = [row[name] for name in ("who", "city", "oid") if name in row]
         return *by, row["window_start"], row["window_end"]
@@ -306,7 +306,7 @@ def results(rows):
 
 
 def without(log, record, is_event):
-    """An event that is none any more still tells the time."""
+    """An event that is deleted still moves the watermark."""
     if not is_event:
         return [each for each in log if each is not record]
     return [{**each, "_op": "u"} if each is record else each for each in log]
@@ -429,7 +429,7 @@ def test_events_that_are_enriched_twice(of_events, of_table, of_second):
 
 @pytest.mark.parametrize("make", [tumbling, session])
 def test_windows_of_pairs(make):
-    """Several pairs stand at one place in the log."""
+    """Several pairs have the same position in the log."""
 
     @given(events(size=6), events(size=6))
     @settings(max_examples=EXAMPLES, deadline=None)

@@ -1,5 +1,5 @@
 """Windows, a join and an enrichment whose driver, JVM and workers are killed: results are as the
-log has them, every late row is told once, counts are exact.
+log has them, every late row is published once, counts are exact.
 
 HEADWATER_LONG=N kills N times, instead of once, and has more operators.
 """
@@ -116,10 +116,10 @@ class Killed(Project):
         found = {}
         for partition in (0, 1):
             for message in read_messages(self.bootstrap, "killed.late", partition):
-                told = {name.split(".")[-1]: each.decode() for name, each in message.headers()}
-                place = told["topic"], int(told["partition"]), int(told["offset"])
-                found.setdefault(told["operator"], []).append(place)
-        return {operator: sorted(places) for operator, places in found.items()}
+                about = {name.split(".")[-1]: value.decode() for name, value in message.headers()}
+                position = about["topic"], int(about["partition"]), int(about["offset"])
+                found.setdefault(about["operator"], []).append(position)
+        return {operator: sorted(positions) for operator, positions in found.items()}
 
 
 def chosen(rng):
@@ -188,7 +188,7 @@ def proven(project, spark):
     ends = ends_of(pipeline.place.log, [project.events, project.others, project.names])
     expected = project.expected_late()
     assert all(expected.values())
-    counts = {name: len(places) for name, places in expected.items()}
+    counts = {name: len(positions) for name, positions in expected.items()}
     with project.running(spark, "killed"):
         for write in writes:
             its = {topic: ends[topic] for topic in write.topics}
@@ -198,11 +198,13 @@ def proven(project, spark):
         verdict = verify(pipeline, name)
         assert verdict.is_equal, verdict
         assert verdict.rows
-        assert verdict.version == 1, "nothing was derived anew"
+        assert verdict.version == 1, "nothing was derived again"
     assert project.published() == expected
 
 
 def told_late(project, names):
     (known,) = known_pipelines(project.config(), ["killed"])
-    told = {name: each for write in known.writes for name, each in write.operators.items()}
-    return {name: told.get(name, {}).get("late") for name in names}
+    metrics = {
+        name: operator for write in known.writes for name, operator in write.operators.items()
+    }
+    return {name: metrics.get(name, {}).get("late") for name in names}

@@ -35,7 +35,10 @@ def built(*names):
 def test_operators_of_a_plan():
     with building("p") as now:
         now.built |= built("tumbling-1", "tumbling-2", "join-1")
-        assert [each.name for each in operators_in(of_operators())] == ["tumbling-2", "tumbling-1"]
+        assert [operator.name for operator in operators_in(of_operators())] == [
+            "tumbling-2",
+            "tumbling-1",
+        ]
 
 
 def test_functions_of_users_are_none():
@@ -77,7 +80,7 @@ def test_where_op_comes_from(plan, gives):
 def test_whose_rows_a_write_has():
     """An enrichment gives the events' rows; a window makes rows of its own."""
     orders, customers = (
-        Node("StreamingRelationV2", topic=each) for each in ("orders", "customers")
+        Node("StreamingRelationV2", topic=topic) for topic in ("orders", "customers")
     )
     joined = over("MapInArrow", over("Union", orders, customers), function="enrich-1")
     with building("p") as now:
@@ -114,10 +117,10 @@ def test_the_plan_of_a_frame(spark):
     mapped = rows.mapInArrow(lambda batches: batches, rows.schema)
     plan = plan_of(mapped.select("c1").where("c1 > 0"))
     names = ["Filter", "Project", "MapInArrow", "SubqueryAlias", "Project", "Range"]
-    assert [each.name for each in plan] == names
-    assert [each.has_op for each in plan] == [False, False, True, True, True, False]
-    assert [each.function for each in plan if each.function] == ["<lambda>"]
-    assert [each.alias for each in plan if each.alias] == ["wide"]
+    assert [node.name for node in plan] == names
+    assert [node.has_op for node in plan] == [False, False, True, True, True, False]
+    assert [node.function for node in plan if node.function] == ["<lambda>"]
+    assert [node.alias for node in plan if node.alias] == ["wide"]
     assert gives_op(plan, is_operator)
     assert not moves_rows(plan)
     assert moves_rows(plan_of(mapped.repartition(2)))

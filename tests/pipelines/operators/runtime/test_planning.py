@@ -66,7 +66,7 @@ def windows(rows):
     return hw.tumbling(rows, time, "10 seconds").agg(n=hw.agg.count(), total=hw.agg.sum("n"))
 
 
-def test_rows_that_spark_has_moved_are_late_by_their_place_in_the_log(spark):
+def test_rows_that_spark_has_moved_are_late_by_their_offset(spark):
     rows = spark.sql(ROWS)
     expected = sorted(windows(rows.coalesce(1)).collect())
     moved = rows.repartition(5, "n").join(spark.range(400).withColumnRenamed("id", "n"), "n")

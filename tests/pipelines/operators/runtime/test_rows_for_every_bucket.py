@@ -1,4 +1,4 @@
-"""Rows that concern every key reach every bucket, at their place among the others."""
+"""Rows that concern every key reach every bucket, in log order."""
 
 import pyarrow as pa
 from operator_driver import Driver, Source
@@ -11,7 +11,7 @@ class Passing:
         return inputs[0].rows.select(["name", "_op"])
 
 
-def test_a_truncate_reaches_every_bucket_in_its_place(tmp_path):
+def test_a_truncate_reaches_every_bucket_in_log_order(tmp_path):
     source = Source(
         pa.schema([("name", pa.string())]),
         ("name",),

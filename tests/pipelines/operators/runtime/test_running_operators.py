@@ -124,7 +124,7 @@ def test_windows_in_a_pipeline(spark, tmp_path, broker_address):
     assert project.sums_in("sums") == project.expected_sums()
     assert project.sums_in("corrected") == project.expected_sums(60)
     check_published(project)
-    check_told(known)
+    check_metrics(known)
     (pipeline,) = project.pipelines(spark, "clocked")
     for name in WRITES:
         verdict = verify(pipeline, name)
@@ -140,27 +140,29 @@ def test_windows_in_a_pipeline(spark, tmp_path, broker_address):
     key = {"name": "n1", "window_start": "2026-01-01 00:01:00+00:00"}
     trace = why(pipeline, "cache/sums", key)
     assert trace.row["rows"] == 2
-    assert sorted(each.row["n"] for each in trace.causes) == [61, 75]  # 71 was late
+    assert sorted(cause.row["n"] for cause in trace.causes) == [61, 75]  # 71 was late
     assert trace.untraced == []
 
 
 def known_with_events(project, count):
     (known,) = known_pipelines(project.config(), [project.name])
-    found = [each.operators for each in known.writes]
-    is_told = all(told["events"] == count for each in found for told in each.values())
-    return known if is_told and all(found) else None
+    found = [write.operators for write in known.writes]
+    is_counted = all(
+        metrics["events"] == count for operators in found for metrics in operators.values()
+    )
+    return known if is_counted and all(found) else None
 
 
 def check_published(project):
     """Each late row once by each operator, though the second one is in two writes."""
-    told = project.published()
+    messages = project.published()
     found = {"tumbling-1": [], "tumbling-2": []}
-    for each in map(headers_of, told):
-        found[each["operator"]].append((int(each["partition"]), int(each["offset"])))
+    for headers in map(headers_of, messages):
+        found[headers["operator"]].append((int(headers["partition"]), int(headers["offset"])))
     assert sorted(found["tumbling-1"]) == project.expected_late()
     assert sorted(found["tumbling-2"]) == project.expected_late(60)
     assert len(found["tumbling-1"]) > len(found["tumbling-2"]) > 0
-    first = min(told, key=lambda each: orjson.loads(each.value())["n"])
+    first = min(messages, key=lambda message: orjson.loads(message.value())["n"])
     assert orjson.loads(first.key()) == {"name": "n1"}
     row = orjson.loads(first.value())
     assert (row["n"], row["name"], row["at"]) == (3, "n1", "2026-01-01T00:00:03.000000Z")
@@ -169,20 +171,22 @@ def check_published(project):
     assert (about["topic"], about["pipeline"]) == (project.events, project.name)
 
 
-def check_told(known):
+def check_metrics(known):
     assert known.late_rows["tumbling-1"] == 6
-    (told,) = [each.operators["tumbling-1"] for each in known.writes if each.name == WRITES[0]]
-    assert told["late"] == 6
-    assert told["watermark_us"] == 1767225600_000000 + 190_000000
-    assert told["watermark_gap_s"] > 0
-    assert told["state_rows"] > 0
-    assert told["state_bytes"] > 0
-    assert told["late_alert"] is True
+    (metrics,) = [
+        write.operators["tumbling-1"] for write in known.writes if write.name == WRITES[0]
+    ]
+    assert metrics["late"] == 6
+    assert metrics["watermark_us"] == 1767225600_000000 + 190_000000
+    assert metrics["watermark_gap_s"] > 0
+    assert metrics["state_rows"] > 0
+    assert metrics["state_bytes"] > 0
+    assert metrics["late_alert"] is True
     assert not known.is_well
 
 
 @pytest.mark.timeout(600)
-def test_lost_state_is_derived_anew_and_a_rebuild_has_its_own(spark, tmp_path, broker_address):
+def test_lost_state_is_derived_again_and_a_rebuild_has_its_own(spark, tmp_path, broker_address):
     project = Clocked(tmp_path, broker_address, "losing", ONE_WRITE)
     project.at(0, 1, 2, 61, 140, 3)
     project.at(1, 5, 80, 190)
@@ -201,7 +205,7 @@ def test_lost_state_is_derived_anew_and_a_rebuild_has_its_own(spark, tmp_path, b
     # one before it is there.
     operators = project.state_dir / "losing" / "cache.sums" / "v2" / "checkpoint" / "operators"
     bucket = operators / "tumbling-1" / "3"
-    newest = max(int(each.stem) for each in bucket.glob("*.json"))
+    newest = max(int(path.stem) for path in bucket.glob("*.json"))
     (bucket / f"{newest}.json").unlink()
     project.at(0, 270)
     with project.running(spark, "losing"):
@@ -218,15 +222,18 @@ def test_lost_state_is_derived_anew_and_a_rebuild_has_its_own(spark, tmp_path, b
     run_to_end(spark, project)
     assert project.sums_in("sums") == project.expected_sums()
     assert verify(pipeline, "cache/sums").is_equal
-    places = [headers_of(each) for each in project.published()]
-    found = sorted((int(each["partition"]), int(each["offset"])) for each in places)
+    positions = [headers_of(message) for message in project.published()]
+    found = sorted(
+        (int(topic_partition["partition"]), int(topic_partition["offset"]))
+        for topic_partition in positions
+    )
     assert found == project.expected_late(), "nothing is published again"
 
 
 def live_version(spark, project):
     (pipeline,) = project.pipelines(spark, project.name)
     versions = rebuilding.versions_of(pipeline, pipeline.flow().writes[0])
-    return next((each.number for each in versions if each.is_live), None)
+    return next((version.number for version in versions if version.is_live), None)
 
 
 def test_rows_that_are_to_be_put_aside_need_a_pipeline(spark):

@@ -1,21 +1,21 @@
-"""What a batch writes of large state goes with what it changes, not with what there is."""
+"""A batch writes as much of large state as it changes, not as much as there is."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from operator_driver import Unsynced
 
-from headwater.pipelines.operators.joins.keyed_table import GONE, VALID, KeyedTable
+from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, KeyedTable
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN
 from headwater.pipelines.operators.state.state_files import FileState
-from headwater.pipelines.operators.windows.session_merging import FIRST, LAST, NOWHERE, PLACE, SHOWN
+from headwater.pipelines.operators.windows.session_merging import FIRST, LAST, NO_SLOT, SHOWN, SLOT
 from headwater.pipelines.operators.windows.session_state import SessionState
 
 ROWS, BATCHES, CHANGES = 20_000, 60, 20
 COLUMNS = [pa.field("id", pa.int64()), pa.field("text", pa.string())]
 
 
-class Counted(Unsynced):
+class Histograms(Unsynced):
     def __init__(self):
         super().__init__()
         self.written_bytes = 0
@@ -29,9 +29,9 @@ def versions(ids, batch):
     return pa.table(
         {
             "id": ids,
-            "text": [f"row {each} of {batch} " + "x" * 80 for each in ids],
+            "text": [f"row {number} of {batch} " + "x" * 80 for number in ids],
             VALID: np.full(len(ids), batch),
-            GONE: np.zeros(len(ids), np.bool_),
+            DELETED: np.zeros(len(ids), np.bool_),
             ORIGIN: np.zeros(len(ids), np.int32),
             OFFSET: np.arange(len(ids)) + batch * ROWS,
         }
@@ -41,7 +41,7 @@ def versions(ids, batch):
 @pytest.mark.parametrize("is_spread", [True, False])
 def test_changes_of_a_table_that_events_are_enriched_from(tmp_path, is_spread):
     """Also if it is always the same rows that change: older versions go."""
-    files, random = Counted(), np.random.default_rng(7)
+    files, random = Histograms(), np.random.default_rng(7)
     last = np.zeros(ROWS, np.int64)
 
     def batch(number, ids):
@@ -70,12 +70,12 @@ def test_changes_of_a_table_that_events_are_enriched_from(tmp_path, is_spread):
 
 SESSIONS = pa.schema(
     [("k0", pa.int64()), (FIRST, pa.int64()), (LAST, pa.int64()), (SHOWN, pa.int8()),
-     (PLACE, pa.int64()), ("a0", pa.int64())]
+     (SLOT, pa.int64()), ("a0", pa.int64())]
 )  # fmt: skip
 
 
 def sessions(keys, first, count):
-    given = [keys, first, first + count, np.zeros(len(keys)), np.full(len(keys), NOWHERE), count]
+    given = [keys, first, first + count, np.zeros(len(keys)), np.full(len(keys), NO_SLOT), count]
     return pa.Table.from_arrays(
         [pa.array(each).cast(field.type) for each, field in zip(given, SESSIONS, strict=True)],
         schema=SESSIONS,
@@ -83,21 +83,21 @@ def sessions(keys, first, count):
 
 
 def test_open_sessions_of_which_few_get_rows(tmp_path):
-    files, random = Counted(), np.random.default_rng(7)
+    files, random = Histograms(), np.random.default_rng(7)
     counts = np.zeros(ROWS, np.int64)
 
     def batch(number, changed):
         state = FileState(tmp_path / "session", 0, number, buckets=1, files=files)
-        kept = SessionState(state, SESSIONS, gap_us=1000, lifetime_us=1_000_000)
-        before = kept.read(np.zeros(0, np.int64), 0)
+        sessions_state = SessionState(state, SESSIONS, gap_us=1000, lifetime_us=1_000_000)
+        before = sessions_state.read(np.zeros(0, np.int64), 0)
         assert dict(zip(*(before[name].to_pylist() for name in ("k0", "a0")), strict=True)) == {
             key: count for key, count in enumerate(counts.tolist()) if count
         }
         counts[changed] += 1
         untouched = before.filter(pa.array(~np.isin(before["k0"].to_numpy(), changed)))
         merged = sessions(changed, changed * 0, counts[changed])
-        kept.write(pa.concat_tables([untouched, merged]), 0)
-        kept.expire(0)
+        sessions_state.write(pa.concat_tables([untouched, merged]), 0)
+        sessions_state.expire(0)
         state.commit()
         return merged.nbytes
 

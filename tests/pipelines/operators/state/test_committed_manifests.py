@@ -1,4 +1,4 @@
-"""What the driver knows of operators' state: which manifest each bucket of the next batch needs."""
+"""Committed manifests: the driver's record of which one each bucket of the next batch needs."""
 
 import errno
 from random import Random
@@ -18,8 +18,8 @@ OPERATORS = tuple(Built(name, BUCKETS, ()) for name in ("tumbling-1", "enrich-1"
 @pytest.fixture
 def directory(tmp_path):
     directory = tmp_path / "operators"
-    for each in OPERATORS:
-        begin(directory / each.name, BUCKETS)
+    for operator in OPERATORS:
+        begin(directory / operator.name, BUCKETS)
     return directory
 
 
@@ -65,10 +65,10 @@ def test_a_manifest_that_was_deleted_between_batches_is_a_lost_state(directory, 
         run(directory, 2, {1})
 
 
-def test_a_manifest_that_nobody_sees_after_its_batch(directory):
+def test_a_manifest_that_is_missing_after_its_batch(directory):
     run(directory, 0, {0})
     driver = CommittedManifests(OPERATORS, directory)
-    with pytest.raises(StateLost, match="nothing of batch 1, which wrote it"):
+    with pytest.raises(StateLost, match="no manifest of batch 1"):
         driver.computed(1, {(str(directory / "tumbling-1"), 1): (1, 1)})
 
 
@@ -78,13 +78,13 @@ def test_reports_of_other_batches_do_not_count(directory):
     assert driver.after(1)["tumbling-1"] == [0, NO_MANIFEST, NO_MANIFEST]
 
 
-def test_what_the_driver_wrote_is_gone_or_damaged(directory):
+def test_the_record_of_the_driver_is_missing_or_damaged(directory):
     run(directory, 0, {0})
     for content in (None, b"{", b"{}", b'{"tumbling-1": [0], "enrich-1": [0, 0, 0]}'):
         (directory / "0.json").unlink()
         if content is not None:
             (directory / "0.json").write_bytes(content)
-        with pytest.raises(StateLost, match="is not known"):
+        with pytest.raises(StateLost, match="is missing or damaged"):
             CommittedManifests(OPERATORS, directory).after(0)
         (directory / "0.json").touch()
 
@@ -92,7 +92,7 @@ def test_what_the_driver_wrote_is_gone_or_damaged(directory):
 def test_only_what_may_be_asked_for_stays(directory):
     for batch in range(12):
         run(directory, batch, {0})
-    assert sorted(each.name for each in directory.glob("*.json")) == ["10.json", "11.json"]
+    assert sorted(path.name for path in directory.glob("*.json")) == ["10.json", "11.json"]
 
 
 def test_an_operator_that_is_called_by_a_number(tmp_path):
@@ -109,8 +109,8 @@ def test_it_outlives_a_power_cut(tmp_path):
         directory = tmp_path / str(seed) / "operators"
         files = FaultyFiles(seed=seed)
         directory.parent.mkdir()
-        for each in OPERATORS:
-            begin(directory / each.name, BUCKETS, files=files)
+        for operator in OPERATORS:
+            begin(directory / operator.name, BUCKETS, files=files)
         for batch in range(3):
             run(directory, batch, {0}, CommittedManifests(OPERATORS, directory, files=files))
         files.power_cut(Random(seed))

@@ -1,4 +1,4 @@
-"""By which operators find their state: what they are, not where they stand in the function."""
+"""Fingerprints: operators find their state by what they are, not by where they are created."""
 
 from dataclasses import dataclass, field, replace
 
@@ -100,7 +100,7 @@ def test_a_frame_that_is_built_again(spark):
     assert built() == built()
 
 
-def test_parts_of_a_plan_that_are_named_by_numbers_are_told_apart():
+def test_parts_of_a_plan_that_are_named_by_numbers_are_distinguished():
     def both(one, other):
         parts = [over(f"CTERelationDef {one}, false", PAID), over(f"CTERelationDef {other}, false")]
         return over("WithCTE", *parts, Node("CTERelationRef", text=f"CTERelationRef {other}, true"))
@@ -117,7 +117,7 @@ def test_a_bounded_run_calls_operators_as_the_stream_does():
     assert of(MINUTES, stream) == of(MINUTES, bounded)
 
 
-def test_an_operator_among_the_inputs_is_told_by_its_name():
+def test_an_operator_among_the_inputs_counts_by_its_name():
     with building("p") as now:
         now.built["mine"] = Built("mine", 8, ())
         one = over("MapInArrow mine(x#1)", PAID, function="mine")
@@ -128,7 +128,7 @@ def test_an_operator_among_the_inputs_is_told_by_its_name():
 
 def names(*fingerprints):
     with building("p"):
-        return [name_operator("tumbling", each) for each in fingerprints]
+        return [name_operator("tumbling", fingerprint) for fingerprint in fingerprints]
 
 
 def test_neither_inserting_nor_swapping_changes_the_name_of_another():

@@ -1,4 +1,4 @@
-"""What operators remember on disk: nothing is lost or taken twice, whoever dies at what step."""
+"""State files: nothing is lost or counted twice, whichever process dies at which step."""
 
 import errno
 import os
@@ -9,7 +9,10 @@ import pyarrow as pa
 import pytest
 
 from headwater.errors import PipelineError, StateLost
-from headwater.pipelines.operators.state.state_compat import check_layout, check_settings
+from headwater.pipelines.operators.state.compatibility import (
+    check_layout_compatible,
+    check_settings_compatible,
+)
 from headwater.pipelines.operators.state.state_files import (
     NO_MANIFEST,
     FileState,
@@ -58,7 +61,7 @@ def found_after(operator, batch):
     state = opened(operator, batch + 1)
     tables = {name: state.table(name) for name in ("all", "slow", "gone")}
     return (
-        {name: each["n"].to_pylist() for name, each in tables.items() if each is not None},
+        {name: table["n"].to_pylist() for name, table in tables.items() if table is not None},
         state.document,
         state.counters,
     )
@@ -186,7 +189,7 @@ def test_a_committed_batch_outlives_a_power_cut(tmp_path):
         assert found_after(operator, 4) == expected_after(4)
 
 
-def test_a_full_disk_is_told_and_leaves_the_batch_before(operator):
+def test_a_full_disk_is_reported_and_leaves_the_batch_before(operator):
     files = FaultyFiles()
     step(operator, 0, files)
     files.room_bytes = 100
@@ -219,7 +222,7 @@ def test_two_attempts_of_a_batch_do_not_mix(operator):
         assert state.table("names")["n"][place].as_py() == 1
 
 
-def test_what_another_attempt_of_the_batch_before_left_is_kept(operator):
+def test_files_of_another_attempt_of_the_batch_before_are_retained(operator):
     """The last manifest counts, whichever attempt the next batch has begun with."""
     step(operator, 0)
     one, other = opened(operator, 1), opened(operator, 1)
@@ -265,7 +268,7 @@ def test_a_checkpoint_that_was_set_back_is_a_lost_state(operator):
         opened(operator, 3)
 
 
-def test_a_manifest_that_is_gone_is_a_lost_state_and_not_the_one_before_it(operator):
+def test_a_missing_manifest_is_lost_state_and_not_the_one_before_it(operator):
     for batch in range(4):
         step(operator, batch)
     (operator / "0" / "3.json").unlink()
@@ -273,19 +276,19 @@ def test_a_manifest_that_is_gone_is_a_lost_state_and_not_the_one_before_it(opera
         opened(operator, 4, required=3)
 
 
-def test_the_only_manifest_is_gone(operator):
+def test_the_only_manifest_is_missing(operator):
     step(operator, 0)
     (operator / "0" / "0.json").unlink()
     with pytest.raises(StateLost, match="cannot be read"):
         opened(operator, 1, required=0)
 
 
-def test_a_manifest_that_the_driver_does_not_know_of(operator):
+def test_a_manifest_that_the_driver_has_not_recorded(operator):
     """Of a worker that lived on, with other records than those that counted."""
     step(operator, 0)
     step(operator, 2)
     for required in (NO_MANIFEST, 0):
-        with pytest.raises(StateLost, match="not the one that its driver knows of"):
+        with pytest.raises(StateLost, match="newer than the one that its driver recorded"):
             opened(operator, 3, required=required)
     assert opened(operator, 3, required=2).document == {"last": 2}
     assert opened(operator, 2, required=0).document == {"last": 0}, "it runs again"
@@ -300,18 +303,18 @@ def test_a_commit_says_which_manifest_has_the_state(operator):
     assert state.commit() == 3
 
 
-def test_what_is_gone_is_not_begun_anew(operator):
+def test_missing_state_is_not_begun_again(operator):
     step(operator, 0)
     (operator / "0" / "0.json").rename(operator / "0.json")
     os.rename(operator / "0", operator / "moved")
-    with pytest.raises(StateLost, match="is gone"):
+    with pytest.raises(StateLost, match="is missing"):
         opened(operator, 1)
-    with pytest.raises(StateLost, match="is gone"):
+    with pytest.raises(StateLost, match="is missing"):
         check_begun(operator, BUCKETS)
 
 
 def test_an_operator_that_was_not_begun(tmp_path):
-    with pytest.raises(StateLost, match="is gone"):
+    with pytest.raises(StateLost, match="is missing"):
         FileState(tmp_path / "new-1", 0, 5, buckets=BUCKETS, is_begun=True)
 
 
@@ -349,7 +352,7 @@ def test_dead_tables_do_not_pile_up_beside_one_that_lives(operator):
         state.put("changes", rows(*range(100_000)))
         state.put(f"small-{batch}", rows(batch))
         state.commit()
-    size_bytes = sum(each.stat().st_size for each in (operator / "0").iterdir())
+    size_bytes = sum(path.stat().st_size for path in (operator / "0").iterdir())
     assert size_bytes < 6 * 800_000
     state = opened(operator, 12)
     assert len(state.table("stays")) == 100_000
@@ -426,9 +429,9 @@ def test_a_table_that_cannot_be_mapped_just_now_is_not_lost(operator, error, mon
 def test_a_name_that_another_kind_of_operator_had():
     """By `name=` it finds a state that is of no use to it, and would begin with none."""
     windows, join = MemoryState(), MemoryState()
-    check_layout(windows, "fixed", "1 minute", 0)
+    check_layout_compatible(windows, "fixed", "1 minute", 0)
     with pytest.raises(StateLost, match="the state of an enrichment is that of another one"):
-        check_settings(windows, "an enrichment", "by id")
-    check_settings(join, "an enrichment", "by id")
+        check_settings_compatible(windows, "an enrichment", "by id")
+    check_settings_compatible(join, "an enrichment", "by id")
     with pytest.raises(StateLost, match="the state of fixed windows is that of others"):
-        check_layout(join, "fixed", "1 minute", 0)
+        check_layout_compatible(join, "fixed", "1 minute", 0)

@@ -1,4 +1,4 @@
-"""Event time: what users say of it, what rows are stamped with, how far time comes by them."""
+"""Event time: settings, stamps of rows, and the watermarks that follow from them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -84,7 +84,7 @@ def test_a_partition_that_is_idle_is_not_waited_for(tmp_path):
     assert judge.now == hours(4.5)
 
 
-def test_rows_in_between_begin_the_span_anew(tmp_path):
+def test_rows_in_between_begin_the_span_again(tmp_path):
     judge = Judge(hw.event_time("at", delay="0 s", future=None, idle="5 minutes"), tmp_path)
     judge.batch({P0: [at(1)], P1: [at(1)]})
     judge.batch({P0: [at(2)]}, now=minutes(4))
@@ -138,7 +138,7 @@ def test_without_the_guard_one_clock_closes_all_windows(tmp_path):
     assert judge.batch({P0: [at(0), at(1e5, "ahead"), at(0.1, "b")]}) == {"b"}
 
 
-def test_a_row_that_does_not_tell_when_it_came_is_believed(tmp_path):
+def test_a_row_without_its_log_time_is_admitted(tmp_path):
     judge = Judge(hw.event_time("at", delay="0 s"), tmp_path)
     assert not judge.batch({P0: [at(50, _at=None)]})
 
@@ -196,15 +196,15 @@ LOG = st.dictionaries(
 def _log_of(found):
     """Rows with names of their own; those with a broken clock are a day ahead."""
     return {
-        place: [
+        partition: [
             {
-                "name": f"{place[1]}-{number}",
+                "name": f"{partition[1]}-{number}",
                 "at": minutes(minute + 1440 * is_broken),
                 "_at": minutes(minute),
             }
             for number, (minute, is_broken) in enumerate(rows)
         ]
-        for place, rows in found.items()
+        for partition, rows in found.items()
     }
 
 
@@ -243,15 +243,15 @@ def test_any_cut_judges_the_same_rows_late(tmp_path_factory, found, data):
     delay = data.draw(st.integers(0, 90))
     time = hw.event_time("at", delay=timedelta(minutes=delay))
     judge = Judge(time, tmp_path_factory.mktemp("state"))
-    left = {place: list(rows) for place, rows in log.items()}
+    left = {partition: list(rows) for partition, rows in log.items()}
     late, is_first = set(), True
     while any(left.values()):
         batch = {}
-        for place, rows in left.items():
+        for partition, rows in left.items():
             size = data.draw(st.integers(1 if is_first else 0, 8))
             if rows[:size]:
-                batch[place] = rows[:size]
-            left[place] = rows[size:]
+                batch[partition] = rows[:size]
+            left[partition] = rows[size:]
         is_first = False
         if batch:
             late |= judge.batch(batch)
@@ -300,7 +300,7 @@ def test_a_partition_that_several_tasks_read_is_one():
         batch = pa.RecordBatch.from_pylist(rows, schema)
         batch = batch.append_column(BUCKET, pa.array([0] * len(rows), pa.int32()))
         batch = batch.append_column(NOW, pa.array([START] * len(rows), STAMP))
-        return [each for one in packing.pack(iter([batch]), task) for each in packets_in(one)]
+        return [packet for one in packing.pack(iter([batch]), task) for packet in packets_in(one)]
 
     several = [*packets(0, [(4, 1), (5, 3)]), *packets(1, [(0, 2), (1, 5)]), *packets(2, [(7, 6)])]
     packed = packed_schema([SCHEMA.field("name")], stamped=True)

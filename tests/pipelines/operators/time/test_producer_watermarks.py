@@ -1,4 +1,4 @@
-"""Watermarks that producers put into the stream: the least of those who are present."""
+"""Watermarks that producers send inside the stream: the least of those that are present."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ from judging import P0, P1, STAMP, Judge, hours, minutes
 
 import headwater as hw
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.runtime.contract import Progress
+from headwater.pipelines.operators.runtime.contract import PartitionProgress
 from headwater.pipelines.operators.time import producer_watermarks, punctuations
 from headwater.pipelines.operators.time.punctuations import LEFT, MARK, ROW, Punctuations
 
@@ -66,7 +66,7 @@ def test_a_producer_that_is_idle_is_forgotten(tmp_path):
     late = judge.batch({P0: [row("b", 3.5, name="old"), row("b", 4.5)]}, now=minutes(67))
     assert late == {"old"}
     judge.batch({P0: [row("a", 9, 9)]}, now=minutes(68))
-    assert judge.now == hours(4)  # it has joined anew, with its first row, and is waited for
+    assert judge.now == hours(4)  # it has joined again, with its first row, and is waited for
 
 
 def test_a_producer_joins_with_its_first_row_and_leaves_by_a_watermark(judge):
@@ -109,7 +109,7 @@ def test_a_row_may_be_a_punctuation_only(judge):
     judge.batch({P0: [row("a", 1), row("a", None, 4)]})
     assert judge.now == hours(4)
     assert judge.driver.counter("without_time") == 0
-    judge.batch({P0: [row("a", None), row(None, None, 7)]})  # these tell nothing
+    judge.batch({P0: [row("a", None), row(None, None, 7)]})  # these are no punctuations
     assert judge.driver.counter("without_time") == 2
     assert judge.now == hours(4)
 
@@ -128,7 +128,7 @@ def test_a_producer_is_waited_for_in_each_partition_that_it_writes_to(judge):
     assert judge.now == hours(4)
 
 
-def test_a_partition_in_which_nobody_is_present_is_not_waited_for(judge):
+def test_a_partition_without_producers_is_not_waited_for(judge):
     judge.batch({P0: [row("a", 1, 1)], P1: [row("b", 1, 1)]})
     judge.batch({P0: [row("a", 5, 5)], P1: [row("b", 1, LEAVES)]})
     assert judge.now == hours(5)
@@ -186,10 +186,10 @@ def _row(number, told):
 def _reference(rows, delay):
     """Names that are not taken, and how far time has come, in one partition."""
     present, come, refused = {}, None, set()
-    for each in rows:
-        at, done, device = each["at"], each["done"], each["device"]
+    for row in rows:
+        at, done, device = row["at"], row["done"], row["device"]
         if at is None or (come is not None and at.replace(minute=0) + timedelta(hours=1) <= come):
-            refused.add(each["name"])
+            refused.add(row["name"])
         if device is None:
             continue
         if done is LEAVES:
@@ -241,27 +241,27 @@ def test_any_interleaving_of_partitions_judges_the_same(tmp_path_factory, one, o
     """With somebody present in each from the first batch on, who never leaves."""
     judge = Judge(by_producers(), tmp_path_factory.mktemp("state"), SCHEMA)
     logs = {
-        place: [
-            row("first", 0, name=f"{place[1]}-first"),
-            *[_row(f"{place[1]}-{number}", each) for number, each in enumerate(told)],
-            row("first", None, done, name=f"{place[1]}-last"),
+        partition: [
+            row("first", 0, name=f"{partition[1]}-first"),
+            *[_row(f"{partition[1]}-{number}", each) for number, each in enumerate(told)],
+            row("first", None, done, name=f"{partition[1]}-last"),
         ]
-        for place, told, done in ((P0, one, 5), (P1, other, 9))
+        for partition, told, done in ((P0, one, 5), (P1, other, 9))
     }
-    parts = {place: _cut(data, rows, 1) for place, rows in logs.items()}
-    found = judge.batch({place: batches.pop(0) for place, batches in parts.items()})
+    parts = {partition: _cut(data, rows, 1) for partition, rows in logs.items()}
+    found = judge.batch({partition: batches.pop(0) for partition, batches in parts.items()})
     while any(parts.values()):
-        chosen = data.draw(st.sampled_from([place for place in parts if parts[place]]))
+        chosen = data.draw(st.sampled_from([partition for partition in parts if parts[partition]]))
         found |= judge.batch({chosen: parts[chosen].pop(0)})
     references = [_reference(rows, timedelta(0)) for rows in logs.values()]
     assert found == references[0][0] | references[1][0]
     assert judge.now == min(come for _, come in references)
 
 
-# ---- what is told to the buckets
+# ---- what is sent to the buckets
 
 
-def _told(kinds_and_values):
+def _punctuations(kinds_and_values):
     number = len(kinds_and_values)
     return pa.RecordBatch.from_arrays(
         [
@@ -275,7 +275,7 @@ def _told(kinds_and_values):
 
 
 @pytest.mark.parametrize("most", [1, 1 << 20])
-def test_only_what_matters_is_told(monkeypatch, most):
+def test_only_punctuations_that_matter_are_sent(monkeypatch, most):
     monkeypatch.setattr(punctuations, "_THINNED_ROWS", most)
     told = [
         ((ROW, 5), True),
@@ -290,7 +290,7 @@ def test_only_what_matters_is_told(monkeypatch, most):
         ((MARK, 2), True),
     ]
     found = Punctuations()
-    rows = _told([each for each, _ in told])
+    rows = _punctuations([each for each, _ in told])
     for start in range(len(told)):
         found.add(rows.slice(start, 1))
     expected = [number for number, (_, matters) in enumerate(told) if matters]
@@ -302,12 +302,12 @@ def test_too_many_producers_are_an_error(monkeypatch):
     watermarks = by_producers().watermarks()
     for number, device in enumerate("ab"):
         told = Punctuations()
-        told.add(_told([(ROW, number)]).set_column(1, "producer", pa.array([device])))
-        progress = (Progress("events", number, 0, 0, (told.to_text(),)),)
+        told.add(_punctuations([(ROW, number)]).set_column(1, "producer", pa.array([device])))
+        progress = (PartitionProgress("events", number, 0, 0, (told.to_text(),)),)
         watermarks.advance(progress, 0)
-    told.add(_told([(ROW, 5)]).set_column(1, "producer", pa.array(["c"])))
-    with pytest.raises(PipelineError, match="3 producers hold time back, and 2 can"):
-        watermarks.advance((Progress("events", 1, 0, 0, (told.to_text(),)),), 0)
+    told.add(_punctuations([(ROW, 5)]).set_column(1, "producer", pa.array(["c"])))
+    with pytest.raises(PipelineError, match="3 producers have a watermark, and 2 can"):
+        watermarks.advance((PartitionProgress("events", 1, 0, 0, (told.to_text(),)),), 0)
 
 
 def test_the_least_of_many_producers_in_a_random_order():
@@ -327,7 +327,7 @@ def test_the_least_of_many_producers_in_a_random_order():
         )
     )
     watermarks = by_producers().watermarks()
-    watermarks.advance((Progress("events", 0, None, 2999, (told.to_text(),)),), 0)
+    watermarks.advance((PartitionProgress("events", 0, None, 2999, (told.to_text(),)),), 0)
     highest, least = {}, 0
     for name, mark in zip(names, marks.tolist(), strict=True):
         highest[name] = max(mark, highest.get(name, mark))

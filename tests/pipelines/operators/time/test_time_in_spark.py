@@ -36,10 +36,10 @@ def project(tmp_path, broker_address):
     return Project(tmp_path, broker_address)
 
 
-def test_producers_tell_the_time_batch_by_batch_and_in_a_bounded_run(spark, project):
+def test_watermarks_of_producers_batch_by_batch_and_in_a_bounded_run(spark, project):
     project.topic("timed", 2)
     project.pipeline("judged", PIPELINE.replace("TIME", BY_PRODUCERS))
-    told = [
+    rows_with_marks = [
         ("a1", "10:00", "a", "10:00"),
         ("a2", "10:10", "a", None),
         ("a3", "11:30", "a", "11:00"),
@@ -48,7 +48,7 @@ def test_producers_tell_the_time_batch_by_batch_and_in_a_bounded_run(spark, proj
         ("a6", "11:59", "a", None),
         ("a7", "12:01", "a", None),
     ]
-    for batch in (told[:3], told[3:4], told[4:]):
+    for batch in (rows_with_marks[:3], rows_with_marks[3:4], rows_with_marks[4:]):
         for name, at, device, done in batch:
             row = {"name": name, "device": device, "at": at and f"2020-01-01T{at}:00"}
             row["done"] = done and f"2020-01-01T{done}:00Z"
@@ -57,7 +57,7 @@ def test_producers_tell_the_time_batch_by_batch_and_in_a_bounded_run(spark, proj
             project.wait_until_at_end(spark, "timed", "judged")
     found = dict(project.rows("SELECT name, is_taken FROM judged"))
     refused = {name for name, is_taken in found.items() if not is_taken}
-    assert set(found) == {name for name, *_ in told}
+    assert set(found) == {name for name, *_ in rows_with_marks}
     assert refused == {"a4", "a5", "a6"}
     assert verify(project.pipelines(spark, "judged")[0], "cache/judged").is_equal
 

@@ -54,7 +54,7 @@ def test_sessions_and_sliding_windows_go_on_over_restarts(spark, project):
 
     found = project.rows("SELECT user, window_start, window_end, views, seconds FROM visits")
     assert {(user, _at(start), _at(end), *more) for user, start, end, *more in found} == {
-        each for each in _sessions(views, 60) if each[2] <= now
+        session for session in _sessions(views, 60) if session[2] <= now
     }
     in_time = [row for row in views if row is not late]
     expected = {}
@@ -76,7 +76,7 @@ def test_sessions_and_sliding_windows_go_on_over_restarts(spark, project):
         assert verdict.is_equal, verdict
 
 
-def test_what_cannot_be_computed_is_told_when_the_pipeline_is_built(spark):
+def test_what_cannot_be_computed_is_an_error_when_the_pipeline_is_built(spark):
     frame = spark.sql(
         "SELECT 'a' AS user, current_timestamp() AS at, current_timestamp() AS _at,"
         " named_struct('topic', 't', 'partition', 0, 'offset', 0L) AS _position"
@@ -97,7 +97,7 @@ def test_what_cannot_be_computed_is_told_when_the_pipeline_is_built(spark):
 
 def _sessions(views, gap):
     found = []
-    for row in sorted(views, key=lambda each: (each["user"], each["at"])):
+    for row in sorted(views, key=lambda view: (view["user"], view["at"])):
         if found and found[-1][0] == row["user"] and row["at"] <= found[-1][2]:
             user, start, _, views_, seconds = found[-1]
             found[-1] = user, start, row["at"] + gap, views_ + 1, seconds + row["seconds"]

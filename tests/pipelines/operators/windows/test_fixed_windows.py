@@ -69,14 +69,14 @@ def reference(operator, logs):
     held, counters, latest = defaultdict(list), defaultdict(int), []
     for rows in logs.values():
         seen = None
-        for each in rows:
-            if each["at"] is None:
-                if each.get("_op", "c") in "cr":
+        for row in rows:
+            if row["at"] is None:
+                if row.get("_op", "c") in "cr":
                     counters["without_time"] += 1
                 continue
-            second = (each["at"] - EPOCH).total_seconds()
+            second = (row["at"] - EPOCH).total_seconds()
             seen = second if seen is None else max(seen, second)
-            if each.get("_op", "c") not in "cr":
+            if row.get("_op", "c") not in "cr":
                 continue
             starts = [s for s in range(-100 * hop, 100 * hop, hop) if s <= second < s + size]
             takes = [s for s in starts if s + size + allowed > seen - delay]
@@ -85,11 +85,11 @@ def reference(operator, logs):
             elif len(takes) < len(starts):
                 counters["late_in_part"] += 1
             for start in takes:
-                held[each["name"], start].append(each)
+                held[row["name"], start].append(row)
         if seen is not None:  # a partition without any time is not waited for
             latest.append(seen)
     counters["not_events"] = sum(
-        each.get("_op", "c") not in "cr" for rows in logs.values() for each in rows
+        row.get("_op", "c") not in "cr" for rows in logs.values() for row in rows
     )
     now = min(latest) - delay if latest else None
     closed = {pair for pair in held if now is not None and pair[1] + size <= now}
@@ -103,10 +103,10 @@ class Net:
         self.rows = {}
 
     def apply(self, result):
-        for each in result:
-            values = dict(each)
+        for row in result:
+            values = dict(row)
             op, mark = values.pop("_op"), values.pop("_mark")
-            pair = each["name"], int((each["window_start"] - EPOCH).total_seconds())
+            pair = row["name"], int((row["window_start"] - EPOCH).total_seconds())
             if op == "c":
                 assert pair not in self.rows
             elif op == "u":
@@ -205,8 +205,8 @@ def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
         if data.draw(st.booleans()):
             assert streamed.again() == result
         net.apply(result)
-        sides = [each.sides.get("late") for each in streamed.states.values()]
-        aside += sum(len(each) for each in sides if each is not None)
+        sides = [state.sides.get("late") for state in streamed.states.values()]
+        aside += sum(len(side) for side in sides if side is not None)
     wanted = values(operator, held, held if operator.is_early else closed)
     assert {pair: row for pair, (_, row) in net.rows.items()} == wanted
     assert {pair for pair, (mark, _) in net.rows.items() if mark != "early"} == closed
@@ -220,17 +220,17 @@ def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
     assert {pair: row for pair, (_, row) in bounded.rows.items()} == wanted
 
 
-def told(result):
+def summary(result):
     """(op, mark, key, start, rows) of each."""
     return [
         (
-            each["_op"],
-            each["_mark"],
-            each["name"],
-            int((each["window_start"] - EPOCH).total_seconds()),
-            each["rows"],
+            row["_op"],
+            row["_mark"],
+            row["name"],
+            int((row["window_start"] - EPOCH).total_seconds()),
+            row["rows"],
         )
-        for each in result
+        for row in result
     ]
 
 
@@ -241,10 +241,10 @@ def test_a_partition_an_hour_ahead_loses_the_other_nothing(tmp_path):
     found = []
     for start in range(0, 60, 20):
         both = {("t", 0): ahead[start : start + 20], ("t", 1): behind[start : start + 20]}
-        found += told(streamed.batch(both))
+        found += summary(streamed.batch(both))
     assert found == [("c", "final", "behind", start, 10) for start in range(0, 50, 10)]
     assert streamed.counter("late") == 0
-    found = told(streamed.batch({("t", 1): [row("behind", 4000)]}))
+    found = summary(streamed.batch({("t", 1): [row("behind", 4000)]}))
     finals = [("c", "final", "ahead", 3600 + start, 10) for start in range(0, 50, 10)]
     assert sorted(found) == sorted([*finals, ("c", "final", "behind", 50, 10)])
 
@@ -252,25 +252,25 @@ def test_a_partition_an_hour_ahead_loses_the_other_nothing(tmp_path):
 def test_corrections_retract_what_was_emitted_last(tmp_path):
     streamed = driver(windows(10, late="correct", allowed_s=100), tmp_path)
     first = streamed.batch({("t", 0): [row("a", 1), row("a", 12)]})
-    assert told(first) == [("c", "final", "a", 0, 1)]
+    assert summary(first) == [("c", "final", "a", 0, 1)]
     for rows in (2, 3, 4):
-        assert told(streamed.batch({("t", 0): [row("a", 2)]})) == [
+        assert summary(streamed.batch({("t", 0): [row("a", 2)]})) == [
             ("d", "correction", "a", 0, rows - 1),
             ("c", "correction", "a", 0, rows),
         ]
-    assert told(streamed.batch({("t", 0): [row("b", 2)]})) == [("c", "correction", "b", 0, 1)]
+    assert summary(streamed.batch({("t", 0): [row("b", 2)]})) == [("c", "correction", "b", 0, 1)]
     streamed.batch({("t", 0): [row("z", 110)]})
-    assert told(streamed.batch({("t", 0): [row("a", 3)]})) == []  # 10 + 100 <= 110
+    assert summary(streamed.batch({("t", 0): [row("a", 3)]})) == []  # 10 + 100 <= 110
     assert streamed.counter("late") == 1
 
 
 def test_early_results_and_the_final_one(tmp_path):
     streamed = driver(windows(10, early=True), tmp_path)
-    assert told(streamed.batch({("t", 0): [row("a", 1)]})) == [("c", "early", "a", 0, 1)]
-    assert told(streamed.batch({("t", 0): [row("a", 2)]})) == [("u", "early", "a", 0, 2)]
-    assert told(streamed.batch({("t", 0): [row("b", 9)]})) == [("c", "early", "b", 0, 1)]
+    assert summary(streamed.batch({("t", 0): [row("a", 1)]})) == [("c", "early", "a", 0, 1)]
+    assert summary(streamed.batch({("t", 0): [row("a", 2)]})) == [("u", "early", "a", 0, 2)]
+    assert summary(streamed.batch({("t", 0): [row("b", 9)]})) == [("c", "early", "b", 0, 1)]
     closing = streamed.batch({("t", 0): [row("a", 3), row("c", 8), row("b", 10)]})
-    assert sorted(told(closing)) == [
+    assert sorted(summary(closing)) == [
         ("c", "early", "b", 10, 1),
         ("c", "final", "c", 0, 1),
         ("u", "final", "a", 0, 3),
@@ -283,7 +283,9 @@ def test_a_row_counts_in_those_of_its_windows_that_are_open(tmp_path):
     streamed.batch({("t", 0): [row("a", 5), row("a", 22)]})
     found = streamed.batch({("t", 0): [row("a", 15), row("a", 4), row("a", 60)]})
     # [0, 20) had closed at 22; [10, 30) takes the row of 15; the row of 4 is in none that is open.
-    assert told(found) == [("c", "final", "a", start, rows) for start, rows in ((10, 2), (20, 1))]
+    assert summary(found) == [
+        ("c", "final", "a", start, rows) for start, rows in ((10, 2), (20, 1))
+    ]
     assert (streamed.counter("late_in_part"), streamed.counter("late")) == (1, 1)
 
 
@@ -295,26 +297,26 @@ def test_a_backlog_gives_what_the_live_run_gave(tmp_path):
     for start in range(0, len(year), 24 * 30):
         found += live.batch({("t", 0): year[start : start + 24 * 30]})
     assert len(at_once) == 3 * 364
-    assert {each["rows"] for each in at_once} == {8}
-    assert sorted(told(found)) == sorted(told(at_once))
+    assert {row["rows"] for row in at_once} == {8}
+    assert sorted(summary(found)) == sorted(summary(at_once))
 
 
 def test_a_window_knows_the_one_before_it(tmp_path):
     operator = windows(10, late="correct", allowed_s=100, previous=(("before", "rows", 1),))
     streamed = driver(operator, tmp_path)
     first = streamed.batch({("t", 0): [row("a", 1), row("a", 11), row("a", 21), row("a", 31)]})
-    assert [each["before"] for each in first] == [None, 1, 1]
+    assert [row["before"] for row in first] == [None, 1, 1]
     # A correction of [0, 10) is one of [10, 20), too; [20, 30) does not know of it.
     late = streamed.batch({("t", 0): [row("a", 2)]})
-    assert [(op, start, rows) for op, _, _, start, rows in told(late)] == [
+    assert [(op, start, rows) for op, _, _, start, rows in summary(late)] == [
         ("d", 0, 1),
         ("d", 10, 1),
         ("c", 0, 2),
         ("c", 10, 1),
     ]
-    assert [each["before"] for each in late] == [None, 1, None, 2]
+    assert [row["before"] for row in late] == [None, 1, None, 2]
     later = streamed.batch({("t", 0): [row("a", 41)]})  # the one before closed batches ago
-    assert [(each["rows"], each["before"]) for each in later] == [(1, 1)]
+    assert [(row["rows"], row["before"]) for row in later] == [(1, 1)]
 
 
 def test_state_lives_until_it_can_be_neither_corrected_nor_compared_with(tmp_path):
@@ -347,12 +349,12 @@ def test_a_batch_writes_what_it_changes_only(tmp_path):
 
     streamed.batch({("t", 0): [row(f"k{n % 5}", n // 5) for n in range(5000)]})
     for second in range(1000, 1060):
-        known = {f"panes{first}" for first, *_ in streamed.states[0].document["panes"]}
+        listed = {f"panes{first}" for first, *_ in streamed.states[0].document["panes"]}
         streamed.batch({("t", 0): [row(f"k{n}", second) for n in range(5)]})
         # Its own window, and sometimes two small tables that wait and become one.
         assert sum(written()) <= 5 + 5000 / 8
         assert len(streamed.states[0].document["panes"]) <= 64
-        assert set(streamed.states[0]._tables) == known  # on disk is what is known, and no more
+        assert set(streamed.states[0]._tables) == listed  # on disk is what is known, and no more
     for late in (1001, 2, 500):
         streamed.batch({("t", 0): [row("k1", late)]})
         assert len(written()) == 1
@@ -367,12 +369,12 @@ def test_a_partition_that_was_left_behind_finds_windows_closed(tmp_path, late, r
     operator = replace(operator, time=EventTime("at", 0, idle_us=60 * S))
     streamed = driver(operator, tmp_path)
     both = {("t", 0): [row("a", 1), row("a", 31)], ("t", 1): [row("a", 25)]}
-    assert told(streamed.batch(both)) == [("c", "final", "a", 0, 1)]
+    assert summary(streamed.batch(both)) == [("c", "final", "a", 0, 1)]
     for minute in (1, 3):
         found = streamed.batch({("t", 0): [row("a", 32)]}, now=START + timedelta(minutes=minute))
-    assert told(found) == [("c", "final", "a", 20, 1)]
+    assert summary(found) == [("c", "final", "a", 20, 1)]
     woken = streamed.batch({("t", 1): [row("a", 26)]}, now=START + timedelta(minutes=4))
-    assert [(op, rows) for op, *_, rows in told(woken)] == result
+    assert [(op, rows) for op, *_, rows in summary(woken)] == result
     assert streamed.counter("late") == (late == "drop")
 
 
@@ -385,7 +387,7 @@ def test_a_row_left_behind_counts_in_windows_that_are_open(tmp_path):
     later = START + timedelta(minutes=4)
     assert streamed.batch({("t", 1): [row("a", 35)]}, now=later) == []  # [20, 40) has closed
     both = {place: [row("b", 70)] for place in (("t", 0), ("t", 1))}
-    assert [(start, rows) for *_, start, rows in told(streamed.batch(both, now=later))] == [
+    assert [(start, rows) for *_, start, rows in summary(streamed.batch(both, now=later))] == [
         (30, 4),
         (40, 3),
     ]
@@ -395,7 +397,7 @@ def test_a_row_left_behind_counts_in_windows_that_are_open(tmp_path):
 def test_times_before_1970(tmp_path):
     rows = [row("a", -1), row("a", -10), row("a", -11), row("a", 0), row("a", 10)]
     found = driver(windows(10, delay_s=30), tmp_path).batch({("t", 0): [*rows, row("a", 40)]})
-    assert [(start, rows) for *_, start, rows in told(found)] == [(-20, 1), (-10, 2), (0, 1)]
+    assert [(start, rows) for *_, start, rows in summary(found)] == [(-20, 1), (-10, 2), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -414,12 +416,12 @@ def test_state_of_other_windows_is_no_state(tmp_path, other):
 def test_what_a_batch_closes_or_corrects_is_read_from_tables_that_it_does_not_change(tmp_path):
     hopping = driver(windows(20, 10), tmp_path / "hopping")
     hopping.batch({("t", 0): [row("a", 15)]})
-    assert told(hopping.batch({("t", 0): [row("b", 22)]})) == [("c", "final", "a", 0, 1)]
+    assert summary(hopping.batch({("t", 0): [row("b", 22)]})) == [("c", "final", "a", 0, 1)]
     operator = windows(10, late="correct", allowed_s=100, previous=(("before", "rows", 1),))
     compared = driver(operator, tmp_path / "compared")
     compared.batch({("t", 0): [row("a", 1), row("a", 11), row("a", 21)]})
     late = compared.batch({("t", 0): [row("a", 12)]})
-    assert [(each["rows"], each["before"]) for each in late] == [(1, 1), (2, 1)]
+    assert [(row["rows"], row["before"]) for row in late] == [(1, 1), (2, 1)]
 
 
 def test_early_results_corrections_and_windows_compared_with_go_together(tmp_path):
@@ -428,10 +430,10 @@ def test_early_results_corrections_and_windows_compared_with_go_together(tmp_pat
     run = driver(operator, tmp_path)
     run.batch({("t", 0): [row("a", 1), row("a", 11), row("a", 25)]})
     found = run.batch({("t", 0): [row("a", 2)]})
-    assert told(found) == [
+    assert summary(found) == [
         ("d", "correction", "a", 0, 1),
         ("d", "correction", "a", 10, 1),
         ("c", "correction", "a", 0, 2),
         ("c", "correction", "a", 10, 1),
     ]
-    assert [each["before"] for each in found] == [None, 1, None, 2]
+    assert [row["before"] for row in found] == [None, 1, None, 2]

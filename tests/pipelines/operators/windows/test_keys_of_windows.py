@@ -56,8 +56,8 @@ def test_what_is_equal_in_sql_is_one_key(kind, tmp_path):
     driver = driver_of(kind, tmp_path)
     keys = [(0.0, -0.0), (math.nan, other_nan), (None, None)]
     for one in (0, 1):  # in a batch, and from batch to batch
-        driver.batch({("t", 0): [{"at": at(60), "key": each[one], "x": 1} for each in keys]})
-        driver.batch({("t", 0): [{"at": at(60), "key": each[1 - one], "x": 1} for each in keys]})
+        driver.batch({("t", 0): [{"at": at(60), "key": key[one], "x": 1} for key in keys]})
+        driver.batch({("t", 0): [{"at": at(60), "key": key[1 - one], "x": 1} for key in keys]})
     found = driver.batch({("t", 0): [{"at": at(1000), "key": 5.0, "x": 1}]})
     at_most = {(str(row["key"]), row["rows"]) for row in found if row["rows"] > 1}
     assert at_most == {("0.0", 4), ("nan", 4), ("None", 4)}
@@ -84,7 +84,7 @@ def test_time_that_jumps_by_a_century_costs_nothing(kind, tmp_path):
         driver.batch({("t", 0): [{"at": at(century + 1000), "key": 2.0, "x": 1}]})
     ]
     windows = 2 if kind == "hopping" else 1
-    assert [len(each) for each in found] == [0, windows, windows, windows]
+    assert [len(row) for row in found] == [0, windows, windows, windows]
 
 
 @KINDS
@@ -96,8 +96,8 @@ def test_many_columns_as_key(kind, tmp_path):
     driver.batch({("t", 0): [{"at": at(60), "x": 1, **key} for key in keys]})
     driver.batch({("t", 0): [{"at": at(60), "x": 2, **key} for key in keys]})
     found = driver.batch({("t", 0): [{"at": at(1000), "x": 1}]})
-    assert max(each["rows"] for each in found) == 2
-    assert [{name: each[name] for name in by} for each in found if each["rows"] == 2][:3] in (
+    assert max(row["rows"] for row in found) == 2
+    assert [{name: row[name] for name in by} for row in found if row["rows"] == 2][:3] in (
         keys,
         [each for each in keys for _ in range(2)][:3],
     )

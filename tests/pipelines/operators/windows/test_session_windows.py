@@ -53,7 +53,7 @@ def driver_of(
 def sessions_of(rows, gap):
     """Name, start, end, ids."""
     found = []
-    for row in sorted(rows, key=lambda each: (str(each["name"]), each["time"])):
+    for row in sorted(rows, key=lambda session: (str(session["name"]), session["time"])):
         last = found[-1] if found else None
         if last and last["name"] == row["name"] and row["time"] - last["last"] <= gap:
             last["last"] = row["time"]
@@ -81,9 +81,12 @@ def test_however_the_log_is_cut_the_sessions_are_those_of_the_rows_in_time(
     now = watermark(log, delay)
     settling = 0 if late == "correct" else gap
     expected = {
-        (each["name"], each["first"], each["last"] + gap): (sorted(each["ids"]), is_final)
-        for each in sessions_of(taken, gap)
-        if (is_final := each["last"] + gap + settling <= now) or early
+        (session["name"], session["first"], session["last"] + gap): (
+            sorted(session["ids"]),
+            is_final,
+        )
+        for session in sessions_of(taken, gap)
+        if (is_final := session["last"] + gap + settling <= now) or early
     }
     with tempfile.TemporaryDirectory() as directory:
         driver = driver_of(Path(directory), gap, delay, late, allowed, early)
@@ -127,9 +130,12 @@ def test_rows_of_partitions_that_were_idle_are_taken_in_or_put_aside(data, log, 
     taken = [row for rows in log for row in rows if row["id"] not in aside]
     settling = 0 if late == "correct" else gap
     assert net_of(net) == {
-        (each["name"], each["first"], each["last"] + gap): (sorted(each["ids"]), is_final)
-        for each in sessions_of(taken, gap)
-        if (is_final := each["last"] + gap + settling <= now) or early
+        (session["name"], session["first"], session["last"] + gap): (
+            sorted(session["ids"]),
+            is_final,
+        )
+        for session in sessions_of(taken, gap)
+        if (is_final := session["last"] + gap + settling <= now) or early
     }
 
 

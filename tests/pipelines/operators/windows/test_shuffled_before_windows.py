@@ -1,4 +1,4 @@
-"""Time is told by the rows of a partition in their order, also where Spark has mixed them."""
+"""Event time follows the order of a partition's rows, also where Spark has shuffled them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,11 +27,13 @@ def _log():
     rows = []
     for minute in range(MINUTES):
         seconds = [*range(60 * minute, 60 * minute + 60, 10), 60 * minute - 120]
-        rows += [("ab"[n % 2], START + timedelta(seconds=each)) for n, each in enumerate(seconds)]
+        rows += [
+            ("ab"[n % 2], START + timedelta(seconds=second)) for n, second in enumerate(seconds)
+        ]
     return rows
 
 
-def test_rows_that_were_shuffled_are_judged_at_their_place_in_the_log(spark):
+def test_rows_that_were_shuffled_are_late_by_their_offset(spark):
     rows = [(name, at, "c", at, ("t", 0, offset)) for offset, (name, at) in enumerate(_log())]
     frame = spark.createDataFrame(rows, SCHEMA).repartition(3)
     found = hw.tumbling(frame, "at", "1 minute").agg(rows=hw.agg.count()).collect()
@@ -47,4 +49,4 @@ def test_a_union_of_a_topic_with_itself_is_one_partition_still(spark, tmp_path, 
     with project.running(spark, "counts"):
         project.wait_until_at_end(spark, "shuffled", "counts")
     found = project.rows("SELECT rows FROM counts ORDER BY window_start")
-    assert [each[0] for each in found] == [6] * (MINUTES - 1)
+    assert [row[0] for row in found] == [6] * (MINUTES - 1)

@@ -134,7 +134,7 @@ def test_rows_of_partitions_that_were_idle_are_taken_in_or_put_aside(data, log, 
 
 
 def net_of(net, log=None):
-    places = {
+    positions = {
         row["id"]: {"topic": "events", "partition": partition, "offset": offset}
         for partition, rows in enumerate(log or [])
         for offset, row in enumerate(rows)
@@ -143,7 +143,7 @@ def net_of(net, log=None):
         assert row["rows"] == len(row["ids"])
         assert row["total"] == sum(row["ids"])
         assert row["least"] == min(row["ids"])
-        assert log is None or row["_position"] == places[row["id"]]
+        assert log is None or row["_position"] == positions[row["id"]]
     return {
         number: (row["name"], seconds(row["event_time"]), row["ids"], row["_mark"] != "early")
         for (number,), row in net.rows.items()

@@ -110,7 +110,7 @@ PLACE = "_position struct<topic: string, partition: int, offset: bigint>"
         ),
     ],
 )
-def test_mistakes_are_told_when_the_pipeline_is_built(spark, described, what):
+def test_mistakes_are_errors_when_the_pipeline_is_built(spark, described, what):
     rows = spark.createDataFrame([], f"{ROWS}, {PLACE}")
     with pytest.raises(PipelineError) as raised:
         described(rows)

@@ -1,5 +1,6 @@
-"""hw.join: two streams joined in an interval of time. What is asked for is checked here, before
-anything runs; interval_join.py does it.
+"""`hw.join`: an interval join of two streams.
+
+Arguments are checked here, before anything runs; interval_join.py is the operator.
 """
 
 from collections.abc import Sequence
@@ -54,8 +55,8 @@ def join(
 
     A left row at l meets a right row at r if l - before <= r <= l + after, where `within` is
     `(before, after)` or one duration for both. Which of them arrives first does not matter. A pair
-    comes out as soon as both are there; with `how` "left", "right" or "full" a row of that side
-    (or of both) that has no partner comes out once it can no longer find one, with nulls. A null in
+    is emitted as soon as both are there; with `how` "left", "right" or "full" a row of that side
+    (or of both) without a partner is emitted once it can no longer find one, with nulls. A null in
     a key is equal to nothing.
 
     Columns are those of both; the key once, if it has the same name on both sides. Other names that
@@ -71,8 +72,8 @@ def join(
     if late == CORRECT:
         raise PipelineError(
             f"{_KIND}: late={late!r} is not for joins",
-            detail="a row that came out alone is not taken back",
-            hint='late="drop" counts late rows, "side" puts them aside, too; a longer delay of'
+            detail="a row that was emitted alone is not retracted",
+            hint='late="drop" counts late rows, "side" stores them, too; a longer delay of'
             " hw.event_time lets more of them be in time",
         )
     lateness = lateness_of(late, None)
@@ -152,7 +153,7 @@ def _names(
         raise PipelineError(
             f"{_KIND}: both sides have a column {twice[0]}",
             detail=", ".join(twice),
-            hint='rename them, or tell them apart by suffixes=("_left", "_right")',
+            hint='rename them, or give suffixes=("_left", "_right")',
         )
     names = [
         tuple((name, name + suffix if name in twice else name) for name in of_side)

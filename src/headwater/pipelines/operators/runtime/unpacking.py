@@ -10,7 +10,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, SEEN, Input, Progress
+from headwater.pipelines.operators.runtime.contract import (
+    OFFSET,
+    ORIGIN,
+    SEEN,
+    Input,
+    PartitionProgress,
+)
 from headwater.pipelines.operators.runtime.packing import from_bytes
 
 ORDER: Final = ("bucket", "side", "task", "number")  # of packets, when they are unpacked
@@ -59,7 +65,7 @@ class _Task:
 
 def _input(tasks: list[_Task], schema: pa.Schema, now_us: int) -> Input:
     codes: dict[tuple[str, int], int] = {}
-    progress: dict[tuple[str, int], Progress] = {}
+    progress: dict[tuple[str, int], PartitionProgress] = {}
     tables = []
     is_split = False
     before_us = _seen_before(tasks)
@@ -71,7 +77,7 @@ def _input(tasks: list[_Task], schema: pa.Schema, now_us: int) -> Input:
             _recoded(table, mapped, before_us.get(number)).cast(schema) for table in task.tables
         ]
         for topic, partition, seen_us, offset, punctuations in task.control["progress"]:
-            new = Progress(topic, partition, seen_us, offset, tuple(punctuations))
+            new = PartitionProgress(topic, partition, seen_us, offset, tuple(punctuations))
             before = progress.get((topic, partition))
             progress[topic, partition] = new if before is None else _further(before, new)
     rows = pa.concat_tables(tables) if tables else schema.empty_table()
@@ -115,9 +121,9 @@ def _recoded(
     return table.set_column(table.schema.get_field_index(ORIGIN), ORIGIN, origin)
 
 
-def _further(one: Progress, other: Progress) -> Progress:
+def _further(one: PartitionProgress, other: PartitionProgress) -> PartitionProgress:
     seen = [progress.seen_us for progress in (one, other) if progress.seen_us is not None]
-    return Progress(
+    return PartitionProgress(
         one.topic,
         one.partition,
         max(seen, default=None),
