@@ -119,7 +119,7 @@ def test_a_schema_may_be_in_a_file(tmp_path):
     assert decoded([written(ORDER)], options={"schema": str(file)}).rows.num_rows == 1
 
 
-def test_bad_records_are_told_and_the_others_go_on():
+def test_bad_records_are_rejected_and_the_others_go_on():
     good = written(ORDER)
     short = pa.schema([("id", pa.int8()), pa.field("name", pa.string(), nullable=False)])
     values = [good, good[:5], good + b"x", b"", None, written(ORDER | {"id": 300, "name": "n"}),

@@ -155,7 +155,7 @@ def test_a_table_of_sqlite(broker_address, tmp_path):
     assert [tuple(row.values()) for row in table.values()] == rows == [(2, None, 2.0, None)]
 
 
-def test_a_topic_that_nobody_captures_is_told(broker_address):
+def test_a_topic_without_a_capture_is_an_error(broker_address):
     with pytest.raises(ConfigError, match="are unknown"):
         captured_schema(broker_address, LOGIN, "nothing.at.all")
 

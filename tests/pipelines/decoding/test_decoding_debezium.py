@@ -228,7 +228,7 @@ def test_a_changed_key_is_a_delete_and_a_create():
     assert [(row["id"], row["_op"]) for row in rows] == [(1, "d"), (9, "c")]
 
 
-def test_a_value_that_the_log_left_out_comes_from_the_row_before_or_is_told():
+def test_a_value_that_the_log_left_out_comes_from_the_row_before_or_is_rejected():
     schema = schema_of(CUSTOMERS.columns)
     left_out = ANNE | {"name": UNAVAILABLE, "photo": UNAVAILABLE, "scores": UNAVAILABLE}
     _, values = shaped(

@@ -225,7 +225,7 @@ def test_a_column_that_must_not_be_null_rejects_the_record_but_not_a_delete():
     ]
 
 
-def test_headers_of_a_rejected_record_are_kept():
+def test_headers_of_a_rejected_record_are_retained():
     one = decoder("json", SCHEMA, {})
     batch = raw([b"x"], [b"k"], [[("trace", b"1"), ("none", None)]])
     (rejected,) = one.decode(batch, "t", 0).rejected

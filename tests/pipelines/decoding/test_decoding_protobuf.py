@@ -157,7 +157,7 @@ def test_what_is_not_set_is_null_or_the_default(options):
     assert (row["id"], row["colour"], row["numbers"]) == (0, "NONE", [])
 
 
-def test_bad_records_are_told_and_the_others_go_on(options):
+def test_bad_records_are_rejected_and_the_others_go_on(options):
     must = pa.field("name", pa.string(), nullable=False)
     schema = pa.schema([("big", pa.int64()), must, ("first", pa.string())])
     good = Order(name="n", big=5)
