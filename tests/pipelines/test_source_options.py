@@ -67,7 +67,7 @@ def test_schema_of_decoded_values_has_what_decoding_adds() -> None:
     columns = StructType([StructField("id", LongType(), False), StructField("name", StringType())])
     source = HeadwaterDataSource({"topic": "a", "value": "json", "schema": columns.json()})
     assert source.schema().names == ["id", "name", "_op", "_at", "_position"]
-    with pytest.raises(ConfigError, match="columns of json values are not known"):
+    with pytest.raises(ConfigError, match="columns of json values are missing"):
         HeadwaterDataSource({"topic": "a", "value": "json"}).schema()
     with pytest.raises(ConfigError, match="not Spark's JSON"):
         HeadwaterDataSource({"topic": "a", "value": "json", "schema": "id long"}).schema()

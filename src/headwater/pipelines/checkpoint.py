@@ -22,7 +22,7 @@ from typing import Final, Self
 import orjson
 
 from headwater.errors import PipelineError
-from headwater.pipelines.source.progress import parted
+from headwater.pipelines.source.progress import split_end_markers
 from headwater.private_files import open_lock
 from headwater.sinks.contract import Offsets, Position, offsets_from
 
@@ -55,7 +55,7 @@ class Checkpoint:
             lines = (self.path / "offsets" / str(batch)).read_text().splitlines()
         except FileNotFoundError:
             return None
-        sources = [parted(orjson.loads(line))[0] for line in lines[2:] if line != "-"]
+        sources = [split_end_markers(orjson.loads(line))[0] for line in lines[2:] if line != "-"]
         return _merged([offsets_from(source) for source in sources])
 
     def is_at(self, position: Position) -> bool:

@@ -26,11 +26,11 @@ from headwater.pipelines.plans import (
     reads_alias,
     streams_of,
 )
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP, Log
 from headwater.sinks.settings import SinkSettings
 from headwater.spelling import nearest
 
-POSITION: Final = "_position"
 AT: Final = "_at"
 WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any value, also a new one
 STORED_OP: Final = "op"  # `_op` where all rows are added

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import POSITION, WRITTEN, Schema
+from headwater.pipelines.flow import WRITTEN, Schema
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.source.data_source import ADDED
 from headwater.pipelines.source.kafka_connector import read_by_kafka_connector

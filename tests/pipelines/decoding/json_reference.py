@@ -217,7 +217,7 @@ def damaged(draw):
 
 record = st.one_of(
     document.map(as_json),
-    document.map(lambda each: json.dumps(each, indent=1).encode()),
+    document.map(lambda value: json.dumps(value, indent=1).encode()),
     odd_document.map(as_json),
     damaged(),
     st.binary(max_size=12),

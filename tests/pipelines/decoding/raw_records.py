@@ -22,6 +22,6 @@ def raw(
     }
     if headers is not None:
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
-        named = [[{"key": name, "value": value} for name, value in each] for each in headers]
+        named = [[{"key": name, "value": value} for name, value in header] for header in headers]
         columns["headers"] = pa.array(named, pa.list_(pair))
     return pa.record_batch(columns)

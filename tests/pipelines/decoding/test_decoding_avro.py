@@ -120,7 +120,7 @@ def test_a_schema_may_be_in_a_file(tmp_path):
     assert decoded([written(ORDER)], options={"schema": str(file)}).rows.num_rows == 1
 
 
-def test_bad_records_are_told_and_the_others_go_on():
+def test_bad_records_are_rejected_and_the_others_go_on():
     good = written(ORDER)
     short = pa.schema([("id", pa.int8()), pa.field("name", pa.string(), nullable=False)])
     values = [good, good[:5], good + b"x", b"", None, written(ORDER | {"id": 300, "name": "n"}),
@@ -128,7 +128,7 @@ def test_bad_records_are_told_and_the_others_go_on():
     result = decoded(values, short, [None] * 4 + [b'{"id":9}'] + [None] * 2)
     rows = [(row["_op"], row["id"], row["name"]) for row in result.rows.to_pylist()]
     assert rows == [("d", 9, None), ("u", 7, "n")]
-    causes = {each.offset - FIRST: each.cause for each in result.rejected}
+    causes = {record.offset - FIRST: record.cause for record in result.rejected}
     assert set(causes) == {0, 1, 2, 3, 5}
     assert causes[0] == "field name: it is null or missing, and must not be"
     assert causes[2] == "no Avro of this schema: 1 bytes are left behind it"
@@ -155,7 +155,7 @@ def test_confluents_framing_and_schemas_by_id():
     }
     result = decoded(values, schema, options=options)
     assert result.rows.column("id").to_pylist() == ["a", "b"]
-    assert [each.offset - FIRST for each in result.rejected] == [2]
+    assert [record.offset - FIRST for record in result.rejected] == [2]
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -103,8 +103,8 @@ def test_a_table_of_postgresql(broker_address, postgres, settings):
     assert names[-1] == "extra"
     assert "small" not in names
     shown = ", ".join(
-        {"cash": "cash::numeric", "doc": "doc::text", "uid": "uid::text"}.get(each, each)
-        for each in names
+        {"cash": "cash::numeric", "doc": "doc::text", "uid": "uid::text"}.get(column, column)
+        for column in names
     )
     rows = postgres.run(f"select {shown} from things order by id")
     assert sorted(table) == [row[0] for row in rows] == [1, 3, 4]
@@ -155,8 +155,8 @@ def test_a_table_of_sqlite(broker_address, tmp_path):
     assert [tuple(row.values()) for row in table.values()] == rows == [(2, None, 2.0, None)]
 
 
-def test_a_topic_that_nobody_captures_is_told(broker_address):
-    with pytest.raises(ConfigError, match="are not known"):
+def test_a_topic_without_a_capture_is_an_error(broker_address):
+    with pytest.raises(ConfigError, match="are unknown"):
         captured_schema(broker_address, LOGIN, "nothing.at.all")
 
 

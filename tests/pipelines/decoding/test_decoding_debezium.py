@@ -181,7 +181,7 @@ def test_types_of_mysql():
         schema_of(columns), shaped(shaper(), (table, "c", None, row))[1]
     ).rows.to_pylist()
     assert {name: found[name] for name in values} == {
-        name: each[2] for name, each in values.items()
+        name: column[2] for name, column in values.items()
     }
 
 
@@ -229,7 +229,7 @@ def test_a_changed_key_is_a_delete_and_a_create():
     assert [(row["id"], row["_op"]) for row in rows] == [(1, "d"), (9, "c")]
 
 
-def test_a_value_that_the_log_left_out_comes_from_the_row_before_or_is_told():
+def test_a_value_that_the_log_left_out_comes_from_the_row_before_or_is_rejected():
     schema = schema_of(CUSTOMERS.columns)
     left_out = ANNE | {"name": UNAVAILABLE, "photo": UNAVAILABLE, "scores": UNAVAILABLE}
     _, values = shaped(
@@ -243,7 +243,7 @@ def test_a_value_that_the_log_left_out_comes_from_the_row_before_or_is_told():
     first, last = result.rows.to_pylist()
     assert (first["name"], first["photo"], first["scores"]) == ("Anne", b"A", [1])
     assert last["name"] == f"says {UNAVAILABLE}"
-    assert [each.offset - FIRST for each in result.rejected] == [1, 2]
+    assert [record.offset - FIRST for record in result.rejected] == [1, 2]
     assert result.rejected[0].cause.startswith("column name, photo, scores: ")
     assert "ALTER TABLE … REPLICA IDENTITY FULL" in result.rejected[1].cause
     only_ids = pa.schema([("id", pa.int32())])
@@ -266,7 +266,7 @@ def test_columns_that_were_added_dropped_or_changed():
     )
     result = decoded(schema, values)
     assert [(row["id"], row["name"]) for row in result.rows.to_pylist()] == [(1, None), (2, "17")]
-    assert [each.cause for each in result.rejected] == [
+    assert [record.cause for record in result.rejected] == [
         'field id: expected an integer, got "three"'
     ]
 
@@ -285,7 +285,7 @@ def test_what_is_no_change_event_is_rejected():
         b'{"op":"c","after":{"id":1}}',
     ]
     result = decoded(schema, values, [None] * 9)
-    assert [each.cause for each in result.rejected] == [
+    assert [record.cause for record in result.rejected] == [
         "no change event: it has no op",
         'no change event: its op is "m"',
         "a change (op c) without the row after it",
@@ -339,10 +339,10 @@ def test_events_and_garbage_together_are_what_each_is_alone(given_events):
     alone = [decoded(schema, [value], [key]) for key, value in zip(keys, values, strict=True)]
     shown = [name for name in together.rows.schema.names if name != "_position"]
     assert together.rows.select(shown).to_pylist() == [
-        row for each in alone for row in each.rows.select(shown).to_pylist()
+        row for result in alone for row in result.rows.select(shown).to_pylist()
     ]
-    assert [each.cause for each in together.rejected] == [
-        each.cause for one in alone for each in one.rejected
+    assert [record.cause for record in together.rejected] == [
+        record.cause for one in alone for record in one.rejected
     ]
     offsets = [row["_position"]["offset"] for row in together.rows.to_pylist()]
     assert offsets == [FIRST + n for n, each in enumerate(alone) if each.rows.num_rows]

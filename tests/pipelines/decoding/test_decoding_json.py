@@ -30,7 +30,10 @@ def rows_of(values, schema=SCHEMA, **options):
 
 
 def causes_of(values, schema=SCHEMA, **options):
-    return {each.offset - FIRST: each.cause for each in decoded(values, schema, **options).rejected}
+    return {
+        record.offset - FIRST: record.cause
+        for record in decoded(values, schema, **options).rejected
+    }
 
 
 def as_python(result):
@@ -58,8 +61,8 @@ def test_many_at_once_give_what_each_gives_alone(values):
     for ours, theirs in zip(as_python(together), rows, strict=True):
         names = SCHEMA.names
         assert agrees({n: ours[n] for n in names}, {n: theirs[n] for n in names}), (ours, theirs)
-    assert [each.cause for each in together.rejected] == [
-        each.cause for one in alone for each in one.rejected
+    assert [record.cause for record in together.rejected] == [
+        record.cause for one in alone for record in one.rejected
     ]
 
 
@@ -110,7 +113,9 @@ def test_both_ways_of_reading_agree(name, text, is_text, are_numbers):
         patch.setattr(RowReader, "_read_at_once", lambda *_: False)
         singly = decoded([b"{}", value])
     assert usual.rows.column(name)[1:].equals(singly.rows.column(name)[1:])
-    assert [each.cause for each in usual.rejected] == [each.cause for each in singly.rejected]
+    assert [record.cause for record in usual.rejected] == [
+        record.cause for record in singly.rejected
+    ]
 
 
 def test_a_row_has_its_change_its_time_and_its_position():
@@ -163,7 +168,7 @@ def test_one_bad_record_among_many_leaves_the_others():
     values[4999] = b'{"big":1}{"big":2}'
     result = decoded(values)
     assert result.rows.column("big").to_pylist() == [n for n in range(4999) if n != 77]
-    assert [each.offset - FIRST for each in result.rejected] == [77, 4999]
+    assert [record.offset - FIRST for record in result.rejected] == [77, 4999]
 
 
 def test_a_text_column_keeps_what_is_no_text_as_json():
@@ -215,13 +220,13 @@ def test_a_column_that_must_not_be_null_rejects_the_record_but_not_a_delete():
         (1, 1, "u"),
         (1, None, "d"),
     ]
-    assert [(each.offset - FIRST, each.cause) for each in result.rejected] == [
+    assert [(record.offset - FIRST, record.cause) for record in result.rejected] == [
         (1, "field n: it is null or missing, and must not be"),
         (3, "a tombstone whose key is no JSON object with a column of the schema"),
     ]
 
 
-def test_headers_of_a_rejected_record_are_kept():
+def test_headers_of_a_rejected_record_are_retained():
     one = decoder("json", SCHEMA, {})
     batch = raw([b"x"], [b"k"], [[("trace", b"1"), ("none", None)]])
     (rejected,) = one.decode(batch, "t", 0).rejected

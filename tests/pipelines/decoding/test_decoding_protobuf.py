@@ -158,7 +158,7 @@ def test_what_is_not_set_is_null_or_the_default(options):
     assert (row["id"], row["colour"], row["numbers"]) == (0, "NONE", [])
 
 
-def test_bad_records_are_told_and_the_others_go_on(options):
+def test_bad_records_are_rejected_and_the_others_go_on(options):
     must = pa.field("name", pa.string(), nullable=False)
     schema = pa.schema([("big", pa.int64()), must, ("first", pa.string())])
     good = Order(name="n", big=5)
@@ -173,7 +173,7 @@ def test_bad_records_are_told_and_the_others_go_on(options):
     result = decoded(values, options, schema, [None] * 4 + [b'{"big":3}'])
     rows = [(row["_op"], row["big"], row["name"], row["first"]) for row in result.rows.to_pylist()]
     assert rows == [("u", 5, "n", json.dumps({"sku": "s"})), ("d", 3, None, None)]
-    causes = {each.offset - FIRST: each.cause for each in result.rejected}
+    causes = {record.offset - FIRST: record.cause for record in result.rejected}
     assert set(causes) == {1, 2, 3}
     assert causes[1].startswith("no message shop.Order: ")
     assert causes[2] == "field name: it is null or missing, and must not be"
@@ -185,7 +185,7 @@ def test_a_value_that_has_no_json_rejects_its_record_only(options):
     schema = pa.schema([("id", pa.int64()), ("at", pa.string())])
     result = decoded([full(), late.SerializeToString()], options, schema)
     assert result.rows.column("at").to_pylist() == ['"2024-02-29T13:51:30.000005Z"']
-    assert [each.offset - FIRST for each in result.rejected] == [1]
+    assert [record.offset - FIRST for record in result.rejected] == [1]
 
 
 @pytest.mark.parametrize("indexes", [b"\x00", b"\x02\x02", b"\x04\x00\x02"])
@@ -193,7 +193,7 @@ def test_confluents_framing(options, indexes):
     framed = b"\0\0\0\0\x05" + indexes + full()
     result = decoded([framed, full(), b"\0\0\0\0\x05"], options | {"framing": "confluent"})
     assert result.rows.column("id").to_pylist() == [7]
-    assert [each.offset - FIRST for each in result.rejected] == [1, 2]
+    assert [record.offset - FIRST for record in result.rejected] == [1, 2]
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -8,10 +8,10 @@ START_US, END_US = 0, 60_000_000
 
 def at_once(aggregate, rows: pa.Table, group, groups: int) -> list[pa.Array]:
     bound = aggregate.bound(rows.schema)
-    kept = bound.accumulate(rows, np.asarray(group, np.intp), groups)
-    assert [each.type for each in kept] == list(bound.accumulators)
-    assert all(len(each) == groups for each in kept)
-    return kept
+    accumulators = bound.accumulate(rows, np.asarray(group, np.intp), groups)
+    assert [column.type for column in accumulators] == list(bound.accumulators)
+    assert all(len(column) == groups for column in accumulators)
+    return accumulators
 
 
 def in_parts(aggregate, rows: pa.Table, group, groups: int, random) -> list[pa.Array]:
@@ -39,28 +39,30 @@ def in_parts(aggregate, rows: pa.Table, group, groups: int, random) -> list[pa.A
     return _merged(bound, parts)[1]
 
 
-def result(aggregate, rows: pa.Table, kept: list[pa.Array]) -> list:
+def result(aggregate, rows: pa.Table, accumulators: list[pa.Array]) -> list:
     bound = aggregate.bound(rows.schema)
-    groups = len(kept[0])
-    found = bound.result(kept, np.full(groups, START_US), np.full(groups, END_US))
+    groups = len(accumulators[0])
+    found = bound.result(accumulators, np.full(groups, START_US), np.full(groups, END_US))
     assert found.type == bound.result_type
     return found.to_pylist()
 
 
-def bits(kept: list[pa.Array]) -> list[list]:
+def bits(accumulators: list[pa.Array]) -> list[list]:
     """What is compared: NaNs are not equal, and 0.0 is equal to -0.0, but their bits tell."""
     widths = {32: pa.int32(), 64: pa.int64()}
     return [
         (
-            each.view(widths[each.type.bit_width]) if pa.types.is_floating(each.type) else each
+            column.view(widths[column.type.bit_width])
+            if pa.types.is_floating(column.type)
+            else column
         ).to_pylist()
-        for each in kept
+        for column in accumulators
     ]
 
 
 def _merged(bound, parts):
     groups = np.concatenate([met for met, _ in parts])
     met, local = np.unique(groups, return_inverse=True)
-    columns = zip(*(kept for _, kept in parts), strict=True)
-    kept = [pa.concat_arrays(list(each)) for each in columns]
-    return met, bound.merge(kept, local.astype(np.intp), len(met))
+    columns = zip(*(accumulators for _, accumulators in parts), strict=True)
+    accumulators = [pa.concat_arrays(list(column)) for column in columns]
+    return met, bound.merge(accumulators, local.astype(np.intp), len(met))

@@ -1,5 +1,5 @@
-"""An operator for tests of time: it tells of each row whether it is late for the hour that it is
-in, and keeps how far time has come."""
+"""An operator for tests of event time: for each row, whether it is late for its hour; and the
+watermark."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headwater.log.files import Files
 from headwater.pipelines.operators.runtime.contract import Operator, Stamping
-from headwater.pipelines.operators.runtime.lineage import placed_rows
+from headwater.pipelines.operators.runtime.lineage import rows_with_position
 from headwater.pipelines.operators.runtime.packing import (
     BUCKET,
     EVERY_BUCKET,
@@ -27,11 +27,11 @@ from headwater.pipelines.operators.runtime.packing import (
     Packing,
     packed_schema,
 )
-from headwater.pipelines.operators.runtime.stages import packets_in, unpacked
+from headwater.pipelines.operators.runtime.unpacking import packets_in, unpacked
 from headwater.pipelines.operators.state.state_files import FileState, MemoryState
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 
-PLACE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
-ADDED = [("_op", pa.string()), ("_at", pa.timestamp("us", "UTC")), ("_position", PLACE)]
+ADDED = [("_op", pa.string()), ("_at", pa.timestamp("us", "UTC")), (POSITION, POSITION_TYPE)]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 Rows = Mapping[tuple[str, int], Sequence[dict]]
@@ -39,7 +39,7 @@ Rows = Mapping[tuple[str, int], Sequence[dict]]
 
 @dataclass(frozen=True)
 class Source:
-    """What a Side of stages.py is; the schema without `_op`, `_at` and `_position`."""
+    """What a Side of planning.py is; the schema without `_op`, `_at` and `_position`."""
 
     schema: pa.Schema
     key: tuple[str, ...]
@@ -86,10 +86,12 @@ class Driver:
         packets = []
         for side, (source, given) in enumerate(zip(self._sources, rows, strict=True)):
             packing = Packing(side, self._buckets, source.stamping, source.columns)
-            for task, (place, of_place) in enumerate(given.items()):
-                frame = self._frame(side, source, place, of_place, now)
+            for task, (partition, of_partition) in enumerate(given.items()):
+                frame = self._frame(side, source, partition, of_partition, now)
                 packets += [
-                    each for one in packing.pack(iter([frame]), task) for each in packets_in(one)
+                    packet
+                    for one in packing.pack(iter([frame]), task)
+                    for packet in packets_in(one)
                 ]
         self._last = next(self._numbers), packets
         return self.again()
@@ -98,9 +100,11 @@ class Driver:
         number, packets = self._last
         schemas = [self._packed(source) for source in self._sources]
         found: list[dict] = []
-        order = sorted(packets, key=lambda each: (each.bucket, each.side, each.task, each.number))
+        order = sorted(
+            packets, key=lambda packet: (packet.bucket, packet.side, packet.task, packet.number)
+        )
         for bucket in range(self._buckets):
-            of_bucket = [each for each in order if each.bucket == bucket]
+            of_bucket = [packet for packet in order if packet.bucket == bucket]
             if not of_bucket:
                 continue
             if self._directory is None:
@@ -123,36 +127,38 @@ class Driver:
         schemas = [self._packed(source) for source in self._sources]
         wanted = pa.Table.from_pylist(list(rows), schema=self._operator.output)
         found: list[list[dict]] = [[] for _ in self._sources]
-        order = sorted(packets, key=lambda each: (each.bucket, each.side, each.task, each.number))
+        order = sorted(
+            packets, key=lambda packet: (packet.bucket, packet.side, packet.task, packet.number)
+        )
         for bucket in range(self._buckets):
-            of_bucket = [each for each in order if each.bucket == bucket]
+            of_bucket = [packet for packet in order if packet.bucket == bucket]
             if not of_bucket:
                 continue
             inputs = unpacked(iter(of_bucket), schemas)
             for side, which in enumerate(self._operator.lineage(inputs, wanted)):
-                found[side] += placed_rows(inputs[side], which).to_pylist()
+                found[side] += rows_with_position(inputs[side], which).to_pylist()
         return found
 
     def counter(self, name: str) -> int:
-        return sum(each.counters.get(name, 0) for each in self.states.values())
+        return sum(state.counters.get(name, 0) for state in self.states.values())
 
     def _packed(self, source: Source) -> pa.Schema:
         fields = [source.rows_schema.field(name) for name in source.columns]
         return packed_schema(fields, stamped=source.stamping is not None)
 
-    def _frame(self, side, source, place, rows, now):
+    def _frame(self, side, source, partition, rows, now):
         offsets = self._offsets[side]
         complete = []
         for row in rows:
-            offset = row.get("_position", offsets.get(place, 0))
-            offsets[place] = offset + 1
-            at = {"topic": place[0], "partition": place[1], "offset": offset}
+            offset = row.get("_position", offsets.get(partition, 0))
+            offsets[partition] = offset + 1
+            at = {"topic": partition[0], "partition": partition[1], "offset": offset}
             complete.append({"_op": "c", "_at": now, **row, "_position": at})
         batch = pa.RecordBatch.from_pylist(complete, schema=source.rows_schema)
         keys = [repr([row.get(name) for name in source.key]).encode() for row in complete]
         buckets = [
-            EVERY_BUCKET if source.everywhere(row) else zlib.crc32(each) % self._buckets
-            for row, each in zip(complete, keys, strict=True)
+            EVERY_BUCKET if source.everywhere(row) else zlib.crc32(key) % self._buckets
+            for row, key in zip(complete, keys, strict=True)
         ]
         bucket = pa.array(buckets, pa.int32())
         batch = batch.append_column(BUCKET, bucket)

@@ -82,10 +82,12 @@ class Tables:
         be such that they can be applied; `rows` is what they lead to."""
         moves = []
         for table, driver, given in zip(self._tables, self._changes, (left, right), strict=True):
-            by_place = given if isinstance(given, dict) else {0: given}
-            by_place = {(table.topic, part): rows for part, rows in by_place.items() if rows}
-            moves.append(self._run(driver, [by_place], times))
-        found = self._run(self.join, [self._placed(each) for each in moves], times)
+            by_partition = given if isinstance(given, dict) else {0: given}
+            by_partition = {
+                (table.topic, part): rows for part, rows in by_partition.items() if rows
+            }
+            moves.append(self._run(driver, [by_partition], times))
+        found = self._run(self.join, [self._placed(move) for move in moves], times)
         if self._last is not None:
             found = self._run(self._last, [self._placed(found)], times)
         self._apply(found)
@@ -99,13 +101,13 @@ class Tables:
         return found
 
     def _placed(self, rows):
-        by_place = defaultdict(list)
+        by_partition = defaultdict(list)
         for row in rows:
             place = row["_position"]
-            by_place[place["topic"], place["partition"]].append(
+            by_partition[place["topic"], place["partition"]].append(
                 {**row, "_position": place["offset"]}
             )
-        return by_place
+        return by_partition
 
     def _apply(self, changes):
         seen = set()

@@ -22,11 +22,11 @@ from headwater.pipelines.operators.runtime.contract import (
 from headwater.pipelines.operators.runtime.naming import Built
 from headwater.pipelines.operators.state.state_files import FileState, begin
 from headwater.pipelines.operators.state.state_metrics import (
-    Slowest,
-    Told,
-    slowest_of,
-    told_of,
-    told_of_all,
+    OperatorMetrics,
+    SlowestSource,
+    metrics_of,
+    metrics_of_all,
+    slowest_source,
 )
 from headwater.pipelines.operators.time.event_time import NEVER_US
 from headwater.pipelines.operators.time.lateness import (
@@ -229,13 +229,13 @@ def test_killed_at_any_call(broker, log, directory, monkeypatch, call, is_done_b
 def test_what_people_see_of_an_operator(directory):
     batch(directory, 0, given(("a", 1, 1, 7), ("a", 1, 1, 8, 1)), given(("b", 2, 0, 5)))
     batch(directory, 1, given(), given(("b", 2, 0, 6, 2)))
-    metrics = told_of(directory / OPERATOR.name, BUCKETS, 1)
+    metrics = metrics_of(directory / OPERATOR.name, BUCKETS, 1)
     assert (metrics.rows, metrics.watermark_us) == (1, 11)
     assert metrics.bytes > 0
     wanted = {EVENTS: 4, "not_events": 0, "late": 2, "without_time": 1, "future": 1}
     assert {name: metrics.counters.get(name, 0) for name in wanted} == wanted
     assert set(CAUSES) < set(wanted)
-    assert told_of(directory / OPERATOR.name, BUCKETS, 0).counters[EVENTS] == 3
+    assert metrics_of(directory / OPERATOR.name, BUCKETS, 0).counters[EVENTS] == 3
 
 
 def test_time_is_the_least_that_a_bucket_knows(directory):
@@ -243,28 +243,32 @@ def test_time_is_the_least_that_a_bucket_knows(directory):
         state = FileState(directory / OPERATOR.name, bucket, 0, buckets=BUCKETS, is_begun=True)
         state.document[WATERMARK] = watermark_us
         state.commit()
-    assert told_of(directory / OPERATOR.name, BUCKETS, 0).watermark_us == 5
+    assert metrics_of(directory / OPERATOR.name, BUCKETS, 0).watermark_us == 5
 
 
 def test_time_that_has_not_begun_is_not_told(directory):
     state = FileState(directory / OPERATOR.name, 0, 0, buckets=BUCKETS, is_begun=True)
     state.document[WATERMARK] = NEVER_US
     state.commit()
-    assert told_of(directory / OPERATOR.name, BUCKETS, 0) == Told()
+    assert metrics_of(directory / OPERATOR.name, BUCKETS, 0) == OperatorMetrics()
     missing = Built("missing-1", BUCKETS, ())
-    assert list(told_of_all(directory, (OPERATOR, missing), 0)) == ["tumbling-1"]
+    assert list(metrics_of_all(directory, (OPERATOR, missing), 0)) == ["tumbling-1"]
 
 
 def test_the_slowest_partition_and_producer_are_told():
     time = {"partitions": [["a", 0, 90, None], ["a", 1, 20, None], ["a", 2, 3, 1]], "now": 10}
-    assert slowest_of({"time": time, "watermark_us": 10}) == Slowest("partition 1 of a", 70)
+    assert slowest_source({"time": time, "watermark_us": 10}) == SlowestSource(
+        "partition 1 of a", 70
+    )
     alone = {"partitions": [["a", 0, 90, None]], "now": 80}
-    assert slowest_of({"time": alone}) is None
+    assert slowest_source({"time": alone}) is None
     other = {"watermarks": {"partitions": [["b", 0, 95, None]], "now": 80}, "closed": 80}
-    assert slowest_of({"l": {"watermarks": alone}, "r": other}) == Slowest("partition 0 of a", 5)
+    assert slowest_source({"l": {"watermarks": alone}, "r": other}) == SlowestSource(
+        "partition 0 of a", 5
+    )
     producers = {"topic": "a", "partition": 0, "producers": ["x", "y"], "watermarks": [7, 5]}
-    slowest = slowest_of({"time": {"members": [producers], "now": 5}})
-    assert slowest == Slowest("producer y in partition 0 of a", 2)
+    slowest = slowest_source({"time": {"members": [producers], "now": 5}})
+    assert slowest == SlowestSource("producer y in partition 0 of a", 2)
 
 
 def aside(directory, number, side, columns, offset):

@@ -1,7 +1,8 @@
-"""Decoding: raw records (key, value, offset, timestamp) into typed columns, inside the reader's
-task; what cannot be read is told apart with its cause, and the rest goes on.
+"""Decoding of raw records (key, value, offset, timestamp) into typed columns, in the reader's task.
 
-contract        what a decoder takes and gives
+Records that cannot be decoded are rejected with a cause, and do not stop the others.
+
+contract        the decoder's interface
 json_records    values that are JSON objects
 debezium        values in Debezium's envelope, as captures write them
 captured        the columns of a captured table's topic
@@ -9,13 +10,13 @@ connect_types   Kafka Connect's types
 unavailable     values that a database's log left out
 avro            values that are Avro
 protobuf        values that are Protobuf messages
-framing         the id of a schema in front of either
+framing         the schema id before either (Confluent's wire format)
 python_rows     values record by record into columns, for both
 tombstones      records without a value
-json_kernels    is it JSON, and where are its members: loops compiled by numba
+json_kernels    validation of JSON and the spans of its members: numba kernels
 json_rows       many objects at once into columns, by Arrow's parser
-json_nodes      how each type is read, all at once and one by one
-merging         the order of the records, after parts of them were read apart
+json_nodes      readers of each type, vectorised and one by one
+merging         the order of the records, after parts of them were decoded apart
 times           ISO 8601
 """
 
@@ -33,8 +34,8 @@ KINDS: Final = ("json", "debezium", "avro", "protobuf")
 
 
 def decoder(kind: str, schema: pa.Schema, options: Mapping[str, str]) -> Decoder:
-    """Raises ConfigError for a kind, a schema or an option that cannot be. Options are named
-    without the kind in front that the source's have: `schema` is its `avro.schema`.
+    """Raises ConfigError for an invalid kind, schema or option. Options are named without the
+    prefix that the source's have: `schema` is its `avro.schema`.
     """
     if kind == "json":
         from headwater.pipelines.decoding.json_records import JsonDecoder

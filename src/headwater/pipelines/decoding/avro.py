@@ -1,6 +1,6 @@
-"""Records whose values are Avro: binary, without a file's header, one column for each field of the
-writer's record that the schema names.
+"""Decoder of Avro values: binary, without a file's header.
 
+There is one column for each field of the writer's record that the schema names.
 `_op` is "u", and "d" for a tombstone (tombstones.py).
 """
 
@@ -23,7 +23,7 @@ from headwater.pipelines.decoding.tombstones import Tombstones
 
 OPTION: Final = "schema"  # JSON, or the name of a file that has it
 _OF_ID: Final = OPTION + "."  # the same for one id of a registry
-# Whatever fastavro meets in bytes that are no Avro.
+# Errors that fastavro raises for bytes that are no Avro.
 _UNREADABLE: Final = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, MemoryError)
 
 
@@ -58,13 +58,13 @@ class AvroDecoder(Decoder):
                 record = self._read(value)
                 found = [record.get(name) for name in self._names]
             except _UNREADABLE as error:
-                causes.append((row, f"no Avro of this schema: {_words(error)}"))
+                causes.append((row, f"no Avro of this schema: {_message(error)}"))
                 continue
             rows.append(row)
-            for column, each in zip(columns, found, strict=True):
-                column.append(each)
-        arrays, kept, unfit = self._rows.build(columns, np.array(rows, np.int64))
-        part = Part(arrays, kept, causes + unfit, pa.repeat(pa.scalar("u"), len(kept)))
+            for column, item in zip(columns, found, strict=True):
+                column.append(item)
+        arrays, fitting, unfit = self._rows.build(columns, np.array(rows, np.int64))
+        part = Part(arrays, fitting, causes + unfit, pa.repeat(pa.scalar("u"), len(fitting)))
         return merged([part, *self._tombstones.read(batch)], self._fields)
 
     def _read(self, value: bytes) -> Any:
@@ -83,7 +83,7 @@ class AvroDecoder(Decoder):
         return record
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) or ("it ends too early" if isinstance(error, EOFError) else repr(error))
 
 
@@ -112,28 +112,28 @@ def parsed_schema(option: str, text: str, names: list[str]) -> Any:
         ) from error
     except ConfigError:
         raise
-    except Exception as error:  # whatever fastavro says of it
+    except Exception as error:  # any error of fastavro's
         raise ConfigError(
             f"option avro.{option} is no Avro schema", detail=f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
         raise ConfigError(f"option avro.{option}: the schema is no record")
-    known = [field["name"] for field in parsed["fields"]]
+    existing = [field["name"] for field in parsed["fields"]]
     for name in names:
-        if name not in known:
+        if name not in existing:
             raise ConfigError(
-                f"column {name} is not in the Avro schema", detail=f"it has {', '.join(known)}"
+                f"column {name} is not in the Avro schema", detail=f"it has {', '.join(existing)}"
             )
     return parsed
 
 
 def _refuse_bombs(schema: Any, around: tuple[str, ...]) -> None:
-    """What a few bytes could end the process with: a type within itself, which may be nested as
-    deep as they like, and items that take no bytes.
+    """Refuses schemas of which a few bytes could end the process: a recursive type, which they can
+    nest as deep as they like, and items that take no bytes.
     """
     if isinstance(schema, list):
-        for each in schema:
-            _refuse_bombs(each, around)
+        for branch in schema:
+            _refuse_bombs(branch, around)
     elif isinstance(schema, str):
         if schema.rpartition(".")[2] in around:
             raise ConfigError(f"the Avro type {schema} is within itself", hint="leave it out")
@@ -153,15 +153,15 @@ def _refuse_empty_items(schema: Any, empty: set[str]) -> bool:
     """
     kind = schema["type"] if isinstance(schema, dict) else schema
     if isinstance(kind, list):
-        for each in kind:
-            _refuse_empty_items(each, empty)
+        for branch in kind:
+            _refuse_empty_items(branch, empty)
         return False  # which of them takes a byte
     if isinstance(kind, dict):
         return _refuse_empty_items(kind, empty)
     match kind:
         case "record" | "error":
             # Without stopping at the first: each may have an array inside.
-            fields = [_refuse_empty_items(each["type"], empty) for each in schema["fields"]]
+            fields = [_refuse_empty_items(field["type"], empty) for field in schema["fields"]]
             is_empty = all(fields)
         case "fixed":
             is_empty = schema["size"] == 0

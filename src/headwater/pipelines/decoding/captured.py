@@ -1,4 +1,4 @@
-"""The columns of a captured table's topic, from what its capture stores."""
+"""The schema of a captured table's topic, from the state that its capture stores."""
 
 import json
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def schema_of(columns: Sequence[Column]) -> pa.Schema:
     uuid, json, enums, all else              string
 
     All are nullable, also those that the table says are not: records from before a column was added
-    lack it. Each field carries its Connect type, which tells the decoder how values are written.
+    lack it. Each field carries its Connect type, by which the decoder reads values.
     """
     return pa.schema(
         [
@@ -50,8 +50,8 @@ def schema_of(columns: Sequence[Column]) -> pa.Schema:
 
 
 def connect_option(schema: pa.Schema) -> str:
-    """The Connect types that the fields carry, for the decoder's option "connect", where a schema
-    loses what its fields carry on the way to the decoder (Spark's does).
+    """The Connect types of the fields, for the decoder's option "connect", where a schema loses the
+    metadata of its fields on the way to the decoder (Spark's does).
     """
     found = {
         field.name: json.loads(field.metadata[CONNECT_METADATA])
@@ -75,14 +75,14 @@ def captured_schema(
             if topic_name(capture, state.table) == topic:
                 if state.table.documents:
                     raise ConfigError(
-                        f"the columns of {topic} are not known",
+                        f"the columns of {topic} are unknown",
                         detail="its rows are documents, each with fields of its own",
                         hint="give a schema: members of the document that it names become columns",
                     )
                 shown = _shown(bootstrap, login, capture, state.table)
                 return schema_of(shown), state.table.key
     raise ConfigError(
-        f"the columns of {topic} are not known",
+        f"the columns of {topic} are unknown",
         detail=f"no capture has stored a table of this topic in {positions.TOPIC}",
         hint="start the capture first, or give a schema",
     )
@@ -90,7 +90,7 @@ def captured_schema(
 
 def _shown(bootstrap: str, login: ClientSettings, capture: str, table: Table) -> list[Column]:
     """The table's columns as the topic has them: the capture's rules may have left some out or
-    turned them into texts. What they did, the topic of its schemas tells.
+    turned them into texts. The capture's schema topic has the result.
     """
     described = _described(
         bootstrap, login, f"{capture}.schema", f'"{table.schema}"."{table.name}"'
@@ -99,31 +99,33 @@ def _shown(bootstrap: str, login: ClientSettings, capture: str, table: Table) ->
         return list(table.columns)
     shown = []
     for column in table.columns:
-        told = described.get(column.name)
-        if told is not None:
-            is_same = told == column.type
-            shown.append(column if is_same else replace(column, type=told, connect=_TEXT))
+        type_name = described.get(column.name)
+        if type_name is not None:
+            is_same = type_name == column.type
+            shown.append(column if is_same else replace(column, type=type_name, connect=_TEXT))
     return shown
 
 
 def _described(
     bootstrap: str, login: ClientSettings, topic: str, table_id: str
 ) -> dict[str, str] | None:
-    """Names and types of the columns that the topic last told of the table."""
+    """Names and types of the table's columns in the last record of the schema topic."""
     found: dict[str, str] | None = None
     with Fetcher(bootstrap, login) as fetcher:
         try:
-            places = [(topic, partition) for partition in range(fetcher.partitions(topic))]
+            partitions = [(topic, partition) for partition in range(fetcher.partitions(topic))]
         except RequestRefused:
             return None
-        starts, ends = fetcher.offsets(places, EARLIEST), fetcher.offsets(places, LATEST)
-        for place in places:
-            for batch in fetcher.read(*place, starts[place], ends[place], columns=("value",)):
+        starts, ends = fetcher.offsets(partitions, EARLIEST), fetcher.offsets(partitions, LATEST)
+        for topic_partition in partitions:
+            for batch in fetcher.read(
+                *topic_partition, starts[topic_partition], ends[topic_partition], columns=("value",)
+            ):
                 for value in batch.column("value").to_pylist():
                     for change in _changes(value):
                         if change.get("id") == table_id and change.get("table"):
                             columns = change["table"]["columns"]
-                            found = {each["name"]: each["typeName"] for each in columns}
+                            found = {column["name"]: column["typeName"] for column in columns}
     return found
 
 

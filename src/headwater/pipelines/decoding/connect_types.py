@@ -1,6 +1,4 @@
-"""Columns as Kafka Connect's schemas name them: which Arrow type each becomes, and how the JSON
-that Connect's converter writes for it is read.
-"""
+"""Kafka Connect's types: which Arrow type each becomes, and how its JSON is read."""
 
 import re
 from base64 import b64decode
@@ -81,7 +79,7 @@ _MONEY: Final = (19, 2)  # 64 bits, in cents
 
 
 def arrow_type(connect: Connect, declared: str = "") -> pa.DataType:
-    """What a column becomes. `declared` is its type in the database's words, as far as known:
+    """The Arrow type of a column. `declared` is its type in the database's terms, "" if unknown:
     decimals that are written as texts have their precision only there.
     """
     kind, logical = connect.get("type"), connect.get("name")
@@ -105,7 +103,7 @@ def arrow_type(connect: Connect, declared: str = "") -> pa.DataType:
     if kind == "map":
         return pa.map_(pa.string(), arrow_type(connect.get("values") or {}))
     if kind == "struct":
-        return pa.struct([(each["field"], arrow_type(each)) for each in connect["fields"]])
+        return pa.struct([(field["field"], arrow_type(field)) for field in connect["fields"]])
     return _PLAIN.get(str(kind), pa.string())
 
 
@@ -116,8 +114,8 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
 
 
 def connect_node(type_: pa.DataType, connect: Connect, unit: str, column: str) -> Node:
-    """How a column that Connect names so is read into this type; by the type alone if its words do
-    not fit it.
+    """The reader of a column with this Connect type into the Arrow type; by the Arrow type alone if
+    they do not fit.
     """
     kind, logical = connect.get("type"), connect.get("name")
     is_ = pa.types
@@ -147,14 +145,14 @@ def connect_node(type_: pa.DataType, connect: Connect, unit: str, column: str) -
             type_, connect_node(type_.item_type, connect.get("values") or {}, unit, column)
         )
     if is_.is_struct(type_) and kind == "struct":
-        inner = {each.get("field"): each for each in connect.get("fields") or []}
+        inner = {field.get("field"): field for field in connect.get("fields") or []}
         members = [
             (
-                each.name,
-                connect_node(each.type, inner.get(each.name) or {}, unit, column),
-                each.nullable,
+                field.name,
+                connect_node(field.type, inner.get(field.name) or {}, unit, column),
+                field.nullable,
             )
-            for each in type_
+            for field in type_
         ]
         return Struct(type_, members)
     return node_of(type_, unit, column)
@@ -174,7 +172,7 @@ class Unscaled(Node):
         if not pa.types.is_decimal128(self.type) or self._scale != self.type.scale:
             raise NotVectorised
         try:
-            words = b"".join([_word(each) for each in array.to_pylist()])
+            words = b"".join([_word(text) for text in array.to_pylist()])
         except ValueError:
             raise NotVectorised from None
         widest = pa.decimal128(_MAX_PRECISION, self._scale)
@@ -199,20 +197,22 @@ def _word(text: str | None) -> bytes:
 
 
 class VariableScale(Node):
-    """Debezium's decimal that tells its own scale: {"scale": 2, "value": Base64}."""
+    """Debezium's decimal with its own scale: {"scale": 2, "value": Base64}."""
 
     def wire(self) -> pa.DataType:
         return pa.struct([("scale", pa.int32()), ("value", pa.string())])
 
     def cast(self, array: pa.Array) -> pa.Array:
         out: list[Any] = []
-        for each in array.to_pylist():
-            if each is None:
+        for value in array.to_pylist():
+            if value is None:
                 out.append(None)
                 continue
             try:
-                number = int.from_bytes(b64decode(each["value"], validate=True), "big", signed=True)
-                out.append(_exactly(number, each["scale"], self.type, b""))
+                number = int.from_bytes(
+                    b64decode(value["value"], validate=True), "big", signed=True
+                )
+                out.append(_exactly(number, value["scale"], self.type, b""))
             except (TypeError, ValueError, Unreadable):
                 raise NotVectorised from None
         return pa.array(out, self.type)

@@ -1,6 +1,6 @@
-"""What a decoder is: raw records in, typed rows out, and what could not be read with its reason.
+"""The contract of a decoder: raw records in, typed rows and rejected records out.
 
-Whatever a record gives depends on the record, the schema and the options only, never on the records
+The rows of a record depend on the record, the schema and the options only, never on the records
 beside it: a replayed batch may be cut in another way, and has to give the same rows.
 """
 
@@ -15,15 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import ConfigError
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 
 CAUSE_CHARACTERS: Final = 300
-POSITION: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
 ADDED: Final = (
     pa.field("_op", pa.string()),  # c, u, d, r, t
     pa.field("_at", pa.timestamp("us", tz="UTC")),
-    pa.field("_position", POSITION),
+    pa.field(POSITION, POSITION_TYPE),
 )
 
 Rows = npt.NDArray[np.int64]  # numbers of records in a batch, ascending
@@ -31,7 +29,7 @@ Rows = npt.NDArray[np.int64]  # numbers of records in a batch, ascending
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record that cannot be read: as it is in its partition, and why."""
+    """A record that cannot be decoded: as it is in its partition, and the cause."""
 
     offset: int
     cause: str  # at most CAUSE_CHARACTERS
@@ -49,7 +47,7 @@ class Decoded:
 
 @dataclass(slots=True)
 class Columns:
-    """What a decoder made of a batch, before it is put together."""
+    """The decoded columns of a batch, before `_op`, `_at` and `_position` are added."""
 
     arrays: list[pa.Array]  # of the user's columns
     rows: Rows  # from which record each row is
@@ -59,15 +57,15 @@ class Columns:
 
 
 class Decoder(ABC):
-    """Of one kind and schema. Can be pickled; to be used by one thread at a time.
+    """A decoder of one kind and schema. Can be pickled; used by one thread at a time.
 
-    The user's columns are nullable in what comes out, whatever the schema says: a delete may have
-    the key only. A column that must not be null is checked in all other rows, and a record that
+    The user's columns are nullable in the result, whatever the schema says: a delete may have the
+    key only. A column that must not be null is checked in all other rows, and a record that
     lacks it is rejected.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Raises ConfigError for names that cannot be."""
+        """Raises ConfigError for invalid names."""
         names = schema.names
         if not names:
             raise ConfigError("a schema without columns")
@@ -86,7 +84,7 @@ class Decoder(ABC):
 
     def decode(self, batch: pa.RecordBatch, topic: str, partition: int) -> Decoded:
         """The rows of raw records: `key`, `value`, `offset`, `timestamp` (a timestamp, or
-        milliseconds), perhaps `headers` (a list of pairs). Their order is kept.
+        milliseconds), optionally `headers` (a list of pairs). Rows are in their order.
         """
         batch = _with_binary(batch)
         columns = self._decode(batch)
@@ -105,7 +103,7 @@ class Decoder(ABC):
                 pa.repeat(pa.scalar(partition, pa.int32()), size),
                 offsets.take(pa.array(columns.rows)),
             ],
-            fields=list(POSITION),
+            fields=list(POSITION_TYPE),
         )
         rows = pa.RecordBatch.from_arrays(
             [*columns.arrays, columns.ops, at, position], schema=self.schema
@@ -159,7 +157,9 @@ def _millis(number: int | None, unit: str) -> int:
 
 def _headers(headers: list[dict[str, bytes | None]] | None) -> list[tuple[str, bytes | None]]:
     """From a list of structs of two members, or a map."""
-    pairs = [tuple(each.values()) if isinstance(each, dict) else each for each in headers or []]
+    pairs = [
+        tuple(header.values()) if isinstance(header, dict) else header for header in headers or []
+    ]
     return [
         (name.decode(errors="replace") if isinstance(name, bytes) else str(name), value)
         for name, value in pairs

@@ -1,13 +1,13 @@
-"""Change events in Debezium's envelope, as our captures and Debezium itself write them.
+"""Decoder of change events in Debezium's envelope, as captures and Debezium itself write them.
 
     {"before": row | null, "after": row | null, "source": {"ts_ms": …}, "op": "c"}
 
 alone, or as {"schema": …, "payload": envelope} (Connect's JsonConverter with schemas). A row is the
 image after the change; of a delete the one before it, or the record's key where there is none; of a
-truncate nothing but nulls. The envelope is not parsed into columns: one pass finds where its
-members lie, and only the image that is wanted goes to the parser.
+truncate nothing but nulls. The envelope is not parsed into columns: one pass finds the spans of its
+members, and only the image that is needed goes to the parser.
 
-How values are written (times as numbers of some unit, decimals as texts or bytes) is told by the
+How values are written (times as numbers of some unit, decimals as texts or bytes) is given by the
 schema beside the payload, else by the Connect type that each field of the Arrow schema carries
 (captured.py), else by the Arrow type.
 """
@@ -34,7 +34,7 @@ from headwater.pipelines.decoding.unavailable import marked, restored
 
 CONNECT_METADATA: Final = b"connect"  # of a field: its type as Kafka Connect writes it, in JSON
 CONNECT_OPTION: Final = "connect"  # the same for all columns: {"column": {…}, …}
-_SCHEMAS: Final = 32  # of envelopes, whose readers are kept
+_SCHEMAS: Final = 32  # of envelopes, whose readers are cached
 
 _PAYLOAD, _SCHEMA, _BEFORE, _AFTER, _SOURCE, _OP = range(6)
 _MEMBERS: Final = ("payload", "schema", "before", "after", "source", "op")
@@ -47,7 +47,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class _Readers:
-    """How rows are read whose columns Connect names so."""
+    """Readers of rows whose columns have these Connect types."""
 
     def __init__(self, fields: list[pa.Field], connects: Mapping[str, Connect], unit: str) -> None:
         members = [
@@ -56,7 +56,7 @@ class _Readers:
             for field in fields
         ]  # fmt: skip
         self.rows = self.deletes = RowReader(Struct(pa.struct(fields), members))
-        if not all(field.nullable for field in fields):  # of a delete only the key may be known
+        if not all(field.nullable for field in fields):  # a delete may have the key only
             nullable = [(name, node, True) for name, node, _ in members]
             self.deletes = RowReader(Struct(pa.struct(fields), nullable))
 
@@ -67,7 +67,7 @@ class DebeziumDecoder(Decoder):
         self._given = list(schema)
         self._unit = unit_of(options, "us")
         self._readers = _Readers(self._given, _connects(schema, options), self._unit)
-        self._by_schema: dict[bytes, _Readers] = {}  # of envelopes that tell their schema
+        self._by_schema: dict[bytes, _Readers] = {}  # of envelopes with a schema
         self._envelopes = Scanner(*_MEMBERS)
 
     def _decode(self, batch: pa.RecordBatch) -> Columns:
@@ -135,7 +135,7 @@ class _Events:
         self.ops[is_letter] = self._data[op_at[is_letter] + 1]
         for row in np.flatnonzero(~np.isin(self.ops, _OPS)).tolist():
             self.causes.setdefault(row, self._no_op(row))
-        self._forget_rejected()
+        self._clear_rejected()
         self._starts = np.zeros(len(texts), np.int64)
         self._ends = np.zeros(len(texts), np.int64)
 
@@ -154,7 +154,7 @@ class _Events:
             return "no change event: it has no op"
         return f"no change event: its op is {self._data[start:end].tobytes()[:20].decode()}"
 
-    def _forget_rejected(self) -> None:
+    def _clear_rejected(self) -> None:
         self.ops[list(self.causes)] = 0
 
     # ── images ──────────────────────────────────────────────────────────────────────────────────
@@ -184,7 +184,7 @@ class _Events:
             else:
                 others[row] = image
         self._put(others)
-        self._forget_rejected()
+        self._clear_rejected()
 
     def restore_left_out(self, columns: list[str]) -> None:
         """Puts values that the database's log left out back where the row before has them."""
@@ -197,21 +197,21 @@ class _Events:
             if missing:
                 self.causes[row] = (
                     f"column {', '.join(missing)}: the database's log left the value out, for it "
-                    "was large and did not change; ALTER TABLE … REPLICA IDENTITY FULL keeps it "
+                    "was large and did not change; ALTER TABLE … REPLICA IDENTITY FULL logs it "
                     "(MySQL: binlog_row_image = FULL)"
                 )
         self._put(others)
-        self._forget_rejected()
+        self._clear_rejected()
 
     def _member(self, row: int, member: int) -> bytes:
         start, end = self._spans[row, member]
         return self._data[start:end].tobytes() if start >= 0 else b"null"
 
     def _put(self, others: dict[int, bytes]) -> None:
-        """Images that are written elsewhere than in the records' values."""
+        """Appends images that are not in the records' values to the buffer."""
         if not others:
             return
-        ends = len(self._data) + np.cumsum([len(each) for each in others.values()])
+        ends = len(self._data) + np.cumsum([len(image) for image in others.values()])
         rows = list(others)
         self._starts[rows] = np.concatenate([[len(self._data)], ends[:-1]])
         self._ends[rows] = ends
@@ -229,8 +229,8 @@ class _Events:
         rows = np.flatnonzero((self.ops != 0) & (self.ops != _TRUNCATED))
         spans = self._spans[rows, _SCHEMA]
         has_schema = np.zeros(len(rows), np.bool_)
-        told = spans[:, 0] >= 0
-        has_schema[told] = self._data[spans[told, 0]] == _BRACE
+        is_given = spans[:, 0] >= 0
+        has_schema[is_given] = self._data[spans[is_given, 0]] == _BRACE
         groups: list[tuple[bytes | None, Rows]] = [(None, rows[~has_schema])]
         left, spans = rows[has_schema], spans[has_schema]
         while len(left):
@@ -239,10 +239,10 @@ class _Events:
             kernels.equal(self._data, spans[:, 0], spans[:, 1], first, is_equal)
             groups.append((first.tobytes(), left[is_equal]))
             left, spans = left[~is_equal], spans[~is_equal]
-        return [(schema, each) for schema, each in groups if len(each)]
+        return [(schema, of_schema) for schema, of_schema in groups if len(of_schema)]
 
     def at_ms(self, rows: Rows, stamps: pa.Array, present: Rows) -> npt.NDArray[np.int64]:
-        """When each change was committed; the record's time where its source does not tell."""
+        """When each change was committed; the record's time where its source does not say."""
         spans = np.maximum(self._spans[rows, _SOURCE], 0)
         numbers, is_found = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
         kernels.find_integer(self._data, spans[:, 0], spans[:, 1], _TS_MS, numbers, is_found)
@@ -279,13 +279,13 @@ def _payload_of_key(key: bytes | None) -> bytes | None:
 
 
 def _connects(schema: pa.Schema, options: Mapping[str, str]) -> dict[str, Connect]:
-    """What is known of the columns before any record is seen."""
+    """The columns' types from the schema's metadata and the option."""
     connects: dict[str, Connect] = {}
     try:
         for field in schema:
-            told = (field.metadata or {}).get(CONNECT_METADATA)
-            if told is not None:
-                connects[field.name] = json.loads(told)
+            stored = (field.metadata or {}).get(CONNECT_METADATA)
+            if stored is not None:
+                connects[field.name] = json.loads(stored)
         connects |= json.loads(options.get(CONNECT_OPTION, "{}"))
     except (ValueError, TypeError) as error:
         raise ConfigError(
@@ -298,6 +298,6 @@ def _connects(schema: pa.Schema, options: Mapping[str, str]) -> dict[str, Connec
 
 def _connects_of_envelope(schema: bytes) -> dict[str, Connect]:
     """The columns' types in the schema of an envelope; none if it is not one."""
-    fields = {each.get("field"): each for each in orjson.loads(schema).get("fields") or []}
+    fields = {field.get("field"): field for field in orjson.loads(schema).get("fields") or []}
     row = fields.get("after") or fields.get("before") or {}
-    return {each["field"]: each for each in row.get("fields") or [] if "field" in each}
+    return {field["field"]: field for field in row.get("fields") or [] if "field" in field}

@@ -1,4 +1,4 @@
-"""What stands in front of a value that a schema registry's serialiser wrote (Confluent's format):
+"""Confluent's wire format: the schema id that a registry's serialiser writes before a value.
 
 0 │ int32 id of the schema │ (Protobuf: message indexes) │ the value
 """
@@ -21,15 +21,15 @@ def has_framing(options: Mapping[str, str]) -> bool:
 
 
 def unframed(value: bytes) -> tuple[int, int]:
-    """The id of the schema, and where what is behind it begins. Raises ValueError."""
+    """The id of the schema, and the index after it. Raises ValueError."""
     if len(value) < _MAGIC_AND_ID_BYTES or value[0] != 0:
         raise ValueError("it does not begin with 0 and the id of a schema")
     return int.from_bytes(value[1:5], "big"), _MAGIC_AND_ID_BYTES
 
 
 def behind_indexes(value: bytes, at: int) -> int:
-    """Behind Protobuf's message indexes: their number, then each, as zigzag varints. Raises
-    ValueError.
+    """The index after Protobuf's message indexes: their number, then each, as zigzag varints.
+    Raises ValueError.
     """
     count, at = _varint(value, at)
     for _ in range(count):

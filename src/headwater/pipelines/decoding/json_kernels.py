@@ -1,4 +1,4 @@
-"""Loops over JSON texts that lie one behind the other in a buffer, compiled by numba.
+"""Numba kernels for JSON texts in a buffer: validation, spans of members, search.
 
 `scan` is a whole JSON validator (RFC 8259), so that what goes on to Arrow's parser is sound: that
 parser takes NaN for a number, two documents in one text for two rows, and a lone `null` for an
@@ -12,7 +12,7 @@ import numpy as np
 
 from headwater.jit import kernel
 
-# What `scan` says of a text.
+# Verdicts of `scan`.
 SOUND, NOT_JSON, NOT_AN_OBJECT, TOO_DEEP, EMPTY = range(5)
 MAX_DEPTH: Final = 512
 
@@ -41,8 +41,8 @@ def _code_unit(data, at, end):
     if at + 6 > end or data[at] != 92 or data[at + 1] != 117:
         return -1
     unit = 0
-    for each in range(at + 2, at + 6):
-        digit = _hex(data[each])
+    for digit_at in range(at + 2, at + 6):
+        digit = _hex(data[digit_at])
         if digit < 0:
             return -1
         unit = unit << 4 | digit
@@ -51,8 +51,8 @@ def _code_unit(data, at, end):
 
 @kernel
 def _string_end(data, at, end):
-    """Behind the closing quote of a string whose first character is at `at`; below zero: it is
-    none, and -1 - that is where.
+    """The index after the closing quote of a string whose first character is at `at`; below zero:
+    it is none, and -1 - that is where.
     """
     while at < end:
         byte = data[at]
@@ -94,7 +94,7 @@ def _digits_end(data, at, end):
 
 @kernel
 def _number_end(data, at, end):
-    """Behind a number; below zero: it is none, and -1 - that is where."""
+    """The index after a number; below zero: it is none, and -1 - that is where."""
     if data[at] == 45:
         at += 1
     if at < end and data[at] == 48:
@@ -122,7 +122,7 @@ def _number_end(data, at, end):
 
 @kernel
 def _word_end(data, at, end):
-    """Behind true, false or null; below zero: it is none, and -1 - that is where."""
+    """The index after true, false or null; below zero: it is none, and -1 - that is where."""
     if at + 4 <= end:
         if data[at] == 116 and data[at + 1] == 114 and data[at + 2] == 117 and data[at + 3] == 101:
             return at + 4
@@ -144,8 +144,8 @@ def _which(data, start, end, names, name_ends):
         size = name_ends[which] - first
         if size == end - start:
             is_same = True
-            for each in range(size):
-                if data[start + each] != names[first + each]:
+            for index in range(size):
+                if data[start + index] != names[first + index]:
                     is_same = False
                     break
             if is_same:
@@ -155,11 +155,11 @@ def _which(data, start, end, names, name_ends):
 
 
 @kernel
-def scan(data, starts, ends, names, name_ends, verdicts, places, spans):
-    """Looks at each text `data[starts[i]:ends[i]]`: `verdicts[i]` says whether it is one JSON
-    object, `places[i]` where it is not. `spans[i, n]` is where the value of its own member with the
-    n-th name lies (of the last such member), (-1, -1) if there is none. Names are compared byte by
-    byte: one that is written with escapes is not found.
+def scan(data, starts, ends, names, name_ends, verdicts, error_offsets, spans):
+    """Scans each text `data[starts[i]:ends[i]]`: `verdicts[i]` says whether it is one JSON
+    object, `error_offsets[i]` where it is not. `spans[i, n]` is the span of the value of its own
+    member with the n-th name (of the last such member), (-1, -1) if there is none. Names are
+    compared byte by byte: one that is written with escapes is not found.
     """
     is_object = np.empty(MAX_DEPTH + 1, np.bool_)
     for row in range(starts.size):
@@ -252,7 +252,7 @@ def scan(data, starts, ends, names, name_ends, verdicts, places, spans):
                 spans[row, member, 1] = at
                 member = -1
         verdicts[row] = verdict
-        places[row] = at - starts[row]
+        error_offsets[row] = at - starts[row]
 
 
 @kernel
@@ -284,8 +284,8 @@ def find_integer(data, starts, ends, name, numbers, is_found):
                             or data[behind] == 44 or data[behind] == 125
                         ):  # fmt: skip
                             number = 0
-                            for each in range(at, behind):
-                                number = number * 10 + data[each] - 48
+                            for digit_at in range(at, behind):
+                                number = number * 10 + data[digit_at] - 48
                             numbers[row] = -number if is_negative else number
                             is_found[row] = True
                         break
@@ -304,7 +304,7 @@ def find_integer(data, starts, ends, name, numbers, is_found):
 
 @kernel
 def join(data, starts, ends, out):
-    """The texts one behind the other, each with a line feed behind it."""
+    """The texts one after another, each with a line feed after it."""
     at = 0
     for row in range(starts.size):
         size = ends[row] - starts[row]
@@ -316,22 +316,22 @@ def join(data, starts, ends, out):
 
 @kernel
 def contains(data, starts, ends, needle, is_found):
-    """Sets `is_found[i]` if the i-th text has these bytes in it. (Boyer, Moore, Horspool: the byte
-    under the needle's end tells how far it can be moved on.)
+    """Sets `is_found[i]` if the i-th text has these bytes in it, by Boyer–Moore–Horspool: the byte
+    under the needle's end determines how far it can be shifted.
     """
     size = needle.size
     steps = np.full(256, size)
-    for each in range(size - 1):
-        steps[needle[each]] = size - 1 - each
+    for index in range(size - 1):
+        steps[needle[index]] = size - 1 - index
     for row in range(starts.size):
         at, last = starts[row], ends[row] - size
         while at <= last:
             byte = data[at + size - 1]
             if byte == needle[size - 1]:
-                each = 0
-                while each < size and data[at + each] == needle[each]:
-                    each += 1
-                if each == size:
+                matched = 0
+                while matched < size and data[at + matched] == needle[matched]:
+                    matched += 1
+                if matched == size:
                     is_found[row] = True
                     break
             at += steps[byte]
@@ -343,7 +343,7 @@ def equal(data, starts, ends, other, is_equal):
     for row in range(starts.size):
         is_equal[row] = ends[row] - starts[row] == other.size
         if is_equal[row]:
-            for each in range(other.size):
-                if data[starts[row] + each] != other[each]:
+            for index in range(other.size):
+                if data[starts[row] + index] != other[index]:
                     is_equal[row] = False
                     break

@@ -1,10 +1,10 @@
-"""How the JSON of a value becomes a value of an Arrow type, in two ways that agree.
+"""Readers of JSON values into Arrow types, vectorised and one by one, with equal results.
 
 For all values at once: Arrow's JSON parser reads a column as the node's `wire` type, and `cast`
 makes the column's own type of it. One by one: `read` takes the JSON text of one value. Whatever the
 first accepts the second makes the same of; what the first does not accept (a date that is a number
-among dates that are texts, an object where a text is expected) goes to the second, which is the one
-that knows why a value cannot be read.
+among dates that are texts, an object where a text is expected) goes to the second, which gives the
+cause if a value cannot be read.
 """
 
 import re
@@ -66,7 +66,7 @@ class Node(ABC):
         self.type = type_
 
     def wire(self) -> pa.DataType:
-        """As what Arrow's parser shall read it. Raises NotVectorised if it cannot."""
+        """The type that Arrow's parser reads it as. Raises NotVectorised if it cannot."""
         return self.type
 
     def cast(self, array: pa.Array) -> pa.Array:
@@ -235,7 +235,7 @@ class Binary(Node):
     def cast(self, array: pa.Array) -> pa.Array:
         try:
             return pa.array(
-                [None if each is None else _base64(each) for each in array.to_pylist()], self.type
+                [None if text is None else _base64(text) for text in array.to_pylist()], self.type
             )
         except ValueError:
             raise NotVectorised from None
@@ -280,18 +280,18 @@ class Listed(Node):
             raise expected("an array", raw)
         is_nullable = self.type.value_field.nullable
         return [
-            _read(self._item, bytes(each), f"[{number}]", is_nullable)
-            for number, each in enumerate(_elements(raw))
+            _read(self._item, bytes(element), f"[{number}]", is_nullable)
+            for number, element in enumerate(_elements(raw))
         ]
 
     def follow(self, raw: bytes) -> None:
         if raw[:1] == b"[":
-            for each in _elements(raw)[:1]:
-                self._item.follow(bytes(each))
+            for element in _elements(raw)[:1]:
+                self._item.follow(bytes(element))
 
 
 class Struct(Node):
-    """An object with known members; others are passed over."""
+    """An object with the members of a schema; others are ignored."""
 
     def __init__(self, type_: pa.DataType, members: list[tuple[str, Node, bool]]) -> None:
         """Of each member the name, how it is read, and whether it may be null or missing."""
@@ -351,8 +351,8 @@ class Mapped(Node):
             raise expected("an object", raw)
         is_nullable = self.type.item_field.nullable
         return [
-            (name, _read(self._item, bytes(each), name, is_nullable))
-            for name, each in _members(raw).items()
+            (name, _read(self._item, bytes(value), name, is_nullable))
+            for name, value in _members(raw).items()
         ]
 
 
@@ -430,7 +430,8 @@ def members_of(
     fields: list[pa.Field], unit: str, column: str | None = None
 ) -> list[tuple[str, Node, bool]]:
     return [
-        (each.name, node_of(each.type, unit, column or each.name), each.nullable) for each in fields
+        (field.name, node_of(field.type, unit, column or field.name), field.nullable)
+        for field in fields
     ]
 
 

@@ -1,6 +1,6 @@
-"""Records whose values are JSON objects: one column for each member that the schema names.
+"""Decoder of JSON objects: one column for each member that the schema names.
 
-`_op` is "u" for a value (insert or replace: the log does not tell which) and "d" for a tombstone
+`_op` is "u" for a value (insert or replace: the log does not say which) and "d" for a tombstone
 (tombstones.py).
 """
 

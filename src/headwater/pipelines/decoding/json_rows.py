@@ -1,9 +1,8 @@
-"""JSON objects in a buffer into columns: many at once by Arrow's parser, and one by one where that
-does not take them.
+"""JSON objects in a buffer into columns: vectorised by Arrow's parser, else one by one.
 
 A block that Arrow's parser or a cast refuses is cut into pieces, and those that are refused into
-small ones; what is refused of these is read object by object. So one bad record costs little, and a
-topic that is full of them some fifteen times what a clean one costs.
+small ones; those that are refused again are read object by object. So one bad record costs little,
+and a topic that is full of them some fifteen times what a clean one costs.
 """
 
 from dataclasses import dataclass
@@ -64,50 +63,49 @@ class Texts:
 
 @dataclass(slots=True)
 class Scanned:
-    """What `scan` found out about texts."""
+    """The result of `scan`."""
 
     sound: Rows  # which of them are one JSON object each
     causes: list[tuple[int, str]]  # what is wrong with the others
-    spans: npt.NDArray[np.int64]  # (text, name, 2): where the members' values lie in the buffer
+    spans: npt.NDArray[np.int64]  # (text, name, 2): the members' values in the buffer
 
 
 class Scanner:
-    """Tells which texts are JSON objects, and where the values of some of their members are."""
+    """Finds which texts are JSON objects, and the spans of some of their members' values."""
 
     def __init__(self, *names: str) -> None:
         self._names, self._name_ends = _NO_NAMES
         if names:
             encoded = [name.encode() for name in names]
             self._names = np.frombuffer(b"".join(encoded), np.uint8)
-            self._name_ends = np.cumsum([len(each) for each in encoded]).astype(np.int64)
+            self._name_ends = np.cumsum([len(name) for name in encoded]).astype(np.int64)
 
     def scan(self, texts: Texts) -> Scanned:
         size = len(texts)
-        verdicts, places = np.empty(size, np.uint8), np.empty(size, np.int64)
+        verdicts, error_offsets = np.empty(size, np.uint8), np.empty(size, np.int64)
         spans = np.empty((size, len(self._name_ends), 2), np.int64)
         kernels.scan(
             texts.data, texts.starts, texts.ends, self._names, self._name_ends,
-            verdicts, places, spans,
+            verdicts, error_offsets, spans,
         )  # fmt: skip
         causes = [
-            (row, _verdict(int(verdicts[row]), texts.text(row), int(places[row])))
+            (row, _verdict(int(verdicts[row]), texts.text(row), int(error_offsets[row])))
             for row in np.flatnonzero(verdicts).tolist()
         ]
         return Scanned(np.flatnonzero(verdicts == 0), causes, spans)
 
 
-def _verdict(verdict: int, text: bytes, place: int) -> str:
+def _verdict(verdict: int, text: bytes, offset: int) -> str:
     if verdict == kernels.EMPTY:
         return "the value is empty"
     if verdict == kernels.TOO_DEEP:
         return f"JSON that is nested more than {kernels.MAX_DEPTH} deep"
     if verdict == kernels.NOT_AN_OBJECT:
         return "JSON, but no object"
-    if place >= len(text):
+    if offset >= len(text):
         return "no JSON: it ends too early"
-    return (
-        f"no JSON: unexpected {text[place : place + 20].decode(errors='replace')!r} at byte {place}"
-    )
+    found = text[offset : offset + 20].decode(errors="replace")
+    return f"no JSON: unexpected {found!r} at byte {offset}"
 
 
 class RowReader:
@@ -176,7 +174,9 @@ class RowReader:
             rows.append(row)
             for column, value in zip(values, found.values(), strict=True):
                 column.append(value)
-        arrays = [pa.array(each, type_) for each, type_ in zip(values, self._types, strict=True)]
+        arrays = [
+            pa.array(column, type_) for column, type_ in zip(values, self._types, strict=True)
+        ]
         read.add(arrays, np.array(rows, np.int64))
 
 

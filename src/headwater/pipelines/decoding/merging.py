@@ -1,4 +1,4 @@
-"""Parts of a batch that were decoded apart, put back into the order of the records."""
+"""Merging of parts of a batch that were decoded apart, into the order of the records."""
 
 from dataclasses import dataclass
 

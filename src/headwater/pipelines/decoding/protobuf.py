@@ -1,6 +1,6 @@
-"""Records whose values are Protobuf messages: one column for each field that the schema names.
+"""Decoder of Protobuf messages: one column for each field that the schema names.
 
-What a message is comes from a descriptor set, as `protoc --include_imports --descriptor_set_out`
+Messages are defined by a descriptor set, as `protoc --include_imports --descriptor_set_out`
 writes it. `_op` is "u", and "d" for a tombstone (tombstones.py).
 
 A field with presence (optional, a message, of a oneof) that is not set is null; one without has its
@@ -35,7 +35,7 @@ _WRAPPERS: Final = {
     for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
 }
 
-# What has no JSON: a time beyond the year 9999, a message in an Any that nobody knows.
+# Values without JSON: a time beyond the year 9999, a message in an Any of an unknown type.
 _UNFIT: Final = (ValueError, TypeError, json_format.Error)
 
 Get = Callable[[Any], Any]  # from a message to a value
@@ -54,7 +54,7 @@ class ProtobufDecoder(Decoder):
     def __getstate__(self) -> dict[str, Any]:
         """Classes that were made from descriptors cannot be pickled."""
         return {
-            name: each for name, each in self.__dict__.items() if name not in ("_kind", "_gets")
+            name: value for name, value in self.__dict__.items() if name not in ("_kind", "_gets")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -81,14 +81,14 @@ class ProtobufDecoder(Decoder):
             columns = [[get(message) for message in messages] for get in self._gets]
         except _UNFIT:
             columns, rows = self._taken_singly(messages, rows, causes)
-        arrays, kept, unfit = self._rows.build(columns, np.array(rows, np.int64))
-        part = Part(arrays, kept, causes + unfit, pa.repeat(pa.scalar("u"), len(kept)))
+        arrays, fitting, unfit = self._rows.build(columns, np.array(rows, np.int64))
+        part = Part(arrays, fitting, causes + unfit, pa.repeat(pa.scalar("u"), len(fitting)))
         return merged([part, *self._tombstones.read(batch)], self._fields)
 
     def _taken_singly(
         self, messages: list[Any], rows: list[int], causes: list[tuple[int, str]]
     ) -> tuple[list[list[Any]], list[int]]:
-        """The columns of the messages whose values can be taken, and their rows."""
+        """The columns of the messages whose values can be read, and their rows."""
         columns: list[list[Any]] = [[] for _ in self._gets]
         taken = []
         for message, row in zip(messages, rows, strict=True):
@@ -153,11 +153,11 @@ def _member(descriptor: Descriptor, column: pa.Field) -> Get:
             field.message_type.fields_by_name["value"], _item_type(column.type, name), name
         )
         return lambda message: {
-            str(key): value(each) for key, each in getattr(message, name).items()
+            str(key): value(entry) for key, entry in getattr(message, name).items()
         }
     if field.is_repeated:
         item = _value(field, _item_type(column.type, name), name)
-        return lambda message: [item(each) for each in getattr(message, name)]
+        return lambda message: [item(element) for element in getattr(message, name)]
     one = _value(field, column.type, name)
     if field.has_presence:
         return lambda message: one(getattr(message, name)) if message.HasField(name) else None
@@ -182,7 +182,7 @@ def _value(field: FieldDescriptor, type_: pa.DataType, name: str) -> Get:
     if field.enum_type is not None:
         if not is_text:
             return lambda value: value
-        names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
+        names = {number: member.name for number, member in field.enum_type.values_by_number.items()}
         return lambda value: names.get(value, str(value))
     message = field.message_type
     if message is None:
@@ -192,7 +192,7 @@ def _value(field: FieldDescriptor, type_: pa.DataType, name: str) -> Get:
     if message.full_name in _WRAPPERS:
         return lambda value: value.value
     if pa.types.is_struct(type_):
-        gets = [(each.name, _member(message, each)) for each in type_]
+        gets = [(child.name, _member(message, child)) for child in type_]
         return lambda value: {member: get(value) for member, get in gets}
     if is_text:
         return lambda value: json_format.MessageToJson(value, indent=None)

@@ -1,4 +1,4 @@
-"""Python's values into columns, for formats whose readers give values record by record."""
+"""Columns from Python values, for formats whose readers give them record by record."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -45,10 +45,10 @@ class PythonRows:
             arrays.append(array)
         if not causes:
             return arrays, rows, []
-        kept = np.setdiff1d(np.arange(len(rows)), np.array(sorted(causes), np.int64))
-        fitting = [[values[row] for row in kept.tolist()] for values in columns]
-        arrays, rows_kept, _ = self.build(fitting, rows[kept])
-        return arrays, rows_kept, [(int(rows[row]), cause) for row, cause in causes.items()]
+        fit = np.setdiff1d(np.arange(len(rows)), np.array(sorted(causes), np.int64))
+        fitting = [[values[row] for row in fit.tolist()] for values in columns]
+        arrays, fit_rows, _ = self.build(fitting, rows[fit])
+        return arrays, fit_rows, [(int(rows[row]), cause) for row, cause in causes.items()]
 
 
 def _find_unfit(
@@ -67,20 +67,20 @@ def _find_unfit(
 
 
 def _plain(type_: pa.DataType) -> Callable[[Any], Any]:
-    """What pa.array understands, of what readers give."""
+    """Converts a reader's value into one that pa.array accepts."""
     is_ = pa.types
     if is_.is_string(type_) or is_.is_large_string(type_):
         return _text
     if is_.is_list(type_) or is_.is_large_list(type_):
         item = _plain(type_.value_type)
-        return lambda value: None if value is None else [item(each) for each in value]
+        return lambda value: None if value is None else [item(element) for element in value]
     if is_.is_map(type_):
         inner = _plain(type_.item_type)
         return lambda value: (
-            None if value is None else [(name, inner(each)) for name, each in value.items()]
+            None if value is None else [(name, inner(entry)) for name, entry in value.items()]
         )
     if is_.is_struct(type_):
-        members = [(each.name, _plain(each.type)) for each in type_]
+        members = [(field.name, _plain(field.type)) for field in type_]
         return lambda value: (
             None if value is None else {name: plain(value.get(name)) for name, plain in members}
         )

@@ -1,5 +1,7 @@
-"""Dates and times of day as ISO 8601 writes them, as numbers. The calendar is the Gregorian one
-before 1582 too; years outside of 0 to 9999 have a sign, as capture/postgres/times.py writes them.
+"""Dates and times of day in ISO 8601, as numbers.
+
+The calendar is the Gregorian one before 1582 too; years outside of 0 to 9999 have a sign, as
+capture/postgres/times.py writes them.
 """
 
 import re

@@ -1,6 +1,8 @@
-"""Records without a value: deletes. Their columns come from the key, if that is a JSON object with
-a column of the schema; the others are null, whatever the schema says. Any other key does not tell
-what is deleted, and the record is rejected.
+"""Tombstones: records without a value, which are deletes.
+
+Their columns come from the key, if that is a JSON object with a column of the schema; the others
+are null, whatever the schema says. Any other key does not identify a row, and the record is
+rejected.
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def unit_of(options: Mapping[str, str], default: str) -> str:
-    """What numbers that are times count, if nothing else tells it."""
+    """The unit of numbers that are times, if nothing else defines it."""
     unit = options.get(UNIT_OPTION, default)
     if unit not in _UNITS:
         raise ConfigError(
@@ -37,7 +39,7 @@ class Tombstones:
         self._scanner = Scanner(*schema.names)
 
     def read(self, batch: pa.RecordBatch) -> list[Part]:
-        """Those of the batch; nothing if it has none."""
+        """The tombstones of the batch; nothing if it has none."""
         values = batch.column("value")
         if not values.null_count:
             return []
@@ -45,12 +47,12 @@ class Tombstones:
         keys = batch.column("key").take(pa.array(rows))
         texts = Texts.of(keys)
         scanned = self._scanner.scan(texts)
-        tells = np.asarray((scanned.spans[:, :, 0] >= 0).any(axis=1))
-        tells[[row for row, _ in not_utf8(keys)]] = False
-        tells[[row for row, _ in scanned.causes]] = False
-        chosen = np.flatnonzero(tells)
+        has_key = np.asarray((scanned.spans[:, :, 0] >= 0).any(axis=1))
+        has_key[[row for row, _ in not_utf8(keys)]] = False
+        has_key[[row for row, _ in scanned.causes]] = False
+        chosen = np.flatnonzero(has_key)
         arrays, read, unread = self._keys.read(texts.take(chosen))
         cause = "a tombstone whose key is no JSON object with a column of the schema"
-        causes = [(int(rows[row]), cause) for row in np.flatnonzero(~tells)]
+        causes = [(int(rows[row]), cause) for row in np.flatnonzero(~has_key)]
         causes += [(int(rows[chosen[row]]), why) for row, why in unread]
         return [Part(arrays, rows[chosen[read]], causes, pa.repeat(pa.scalar("d"), len(read)))]

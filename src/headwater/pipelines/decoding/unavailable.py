@@ -1,6 +1,8 @@
-"""Values that a database's log left out: PostgreSQL does not log a large value that an update did
-not touch. Debezium and our captures write a mark for them (capture/contract.py, UNAVAILABLE): as it
-is in texts, in Base64 in bytes, as its codes in arrays of numbers.
+"""Unavailable values: those that a database's log left out (unchanged TOAST values).
+
+PostgreSQL does not log a large value that an update did not touch. Debezium and our captures write
+a placeholder for them (capture/contract.py, UNAVAILABLE): as it is in texts, in Base64 in bytes, as
+its codes in arrays of numbers.
 """
 
 from base64 import b64encode
@@ -50,8 +52,8 @@ def _is_mark(value: Any) -> bool:
 
 
 def restored(image: bytes, before: bytes, columns: list[str]) -> tuple[bytes, list[str]]:
-    """The row with what the row before it has for values that were left out, and the columns for
-    which that has nothing either.
+    """The row with values that were left out taken from the row before it, and the columns that are
+    missing there, too.
     """
     row = _members(image)
     missing = left_out(row, columns)

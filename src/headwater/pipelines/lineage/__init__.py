@@ -1,3 +1,1 @@
-"""Lineage of derived rows: how far a condition gets through Spark's plan (plans.py), and through
-the operators in it (operator_rows.py).
-"""
+"""Lineage of derived rows: conditions pushed through Spark's plans and through operators."""

@@ -1,4 +1,4 @@
-"""Whether a text can be the key of a row, as far as that can be decided without Spark."""
+"""Checks of keys that users give as texts, as far as possible without Spark."""
 
 import re
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ _DATE: Final = re.compile(r"\s*[+-]?\d{4,7}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*")
 
 
 def check_key(write: str, kinds: Mapping[str, str], key: Mapping[str, str]) -> None:
-    """`kinds` are the types of the key's columns, as Spark writes them; "" if one is not known.
+    """`kinds` are the types of the key's columns, as Spark writes them; "" if one is unknown.
     Raises PipelineError if there is no key, UsageError unless the texts in `key` are one.
     """
     if not kinds:
-        raise PipelineError(f"{write} has no key: its rows cannot be told apart")
+        raise PipelineError(f"{write} has no key: its rows cannot be identified")
     if set(key) != set(kinds):
         raise UsageError(
             f"the key of {write} is {', '.join(kinds)}",
@@ -33,7 +33,7 @@ def not_of_type(column: str, text: str, kind: str) -> UsageError:
 
 
 def _may_be(text: str, kind: str) -> bool:
-    """Whether Spark may read it so; it has the last word."""
+    """Whether Spark may accept it; Spark decides in the end."""
     if kind in _BITS:
         if not re.fullmatch(r"\s*[+-]?\d+\s*", text):
             return False
@@ -47,5 +47,5 @@ def _may_be(text: str, kind: str) -> bool:
     if kind == "date":
         return _DATE.fullmatch(text) is not None
     if kind.startswith("timestamp"):
-        return any(each.isdigit() for each in text)
+        return any(character.isdigit() for character in text)
     return True

@@ -1,6 +1,7 @@
-"""Where a condition on a frame arrives: Spark's optimiser moves it through projections, groups and
-joins as far towards the leaves of the plan as it holds. Leaves are sources, and our operators,
-which Spark cannot look into.
+"""Predicate pushdown for lineage: where a condition on a frame arrives in Spark's plan.
+
+Spark's optimiser moves it through projections, groups and joins as far towards the leaves of the
+plan as it holds. Leaves are sources, and our operators, which are opaque to Spark.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,7 +17,7 @@ _WITHOUT_RECORDS: Final = ("LocalRelation", "OneRowRelation", "Range", "CommandR
 
 @dataclass(frozen=True)
 class Arrival:
-    """One leaf of the plan, and what arrived there."""
+    """One leaf of the plan, and the conditions that arrived there."""
 
     operator: str | None  # its name; None: a source
     options: dict[str, str]  # of a source
@@ -57,14 +58,14 @@ def options_of(frame: DataFrame) -> dict[str, str]:
 
 def has_operators(frame: DataFrame, operators: Collection[str]) -> bool:
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
-    return any(each.operator for each in _below(plan, _Path(), operators))
+    return any(leaf.operator for leaf in _below(plan, _Path(), operators))
 
 
 def topics_of(frame: DataFrame) -> tuple[str, ...]:
     """All that the frame is derived from."""
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     leaves = _below(plan, _Path(), ())
-    return tuple(sorted({topic for each in leaves for topic in each.topics}))
+    return tuple(sorted({topic for leaf in leaves for topic in leaf.topics}))
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,8 @@ def _below(node: Any, path: _Path, operators: Collection[str]) -> Iterator[_Leaf
 
 def _leaf(node: Any, operator: str | None, path: _Path) -> _Leaf:
     columns = node.outputSet()
-    arrived = [each for each in path.near if each.references().subsetOf(columns)]
-    above = [each for each in path.near if not each.references().subsetOf(columns)]
+    arrived = [condition for condition in path.near if condition.references().subsetOf(columns)]
+    above = [condition for condition in path.near if not condition.references().subsetOf(columns)]
     output = node.output()
     leaves = node.collectLeaves()
     options = [_options(leaves.apply(index)) for index in range(leaves.size())]
@@ -120,9 +121,9 @@ def _leaf(node: Any, operator: str | None, path: _Path) -> _Leaf:
         operator,
         {} if operator else options[0],
         tuple(output.apply(index).name() for index in range(output.size())),
-        tuple(sorted({topic for each in options for topic in _topics(each)})),
-        {each.sql(): each.nodeName() == "IsNotNull" for each in arrived},
-        [each.sql() for each in (*path.stuck, *above)],
+        tuple(sorted({topic for of_source in options for topic in _topics(of_source)})),
+        {condition.sql(): condition.nodeName() == "IsNotNull" for condition in arrived},
+        [condition.sql() for condition in (*path.stuck, *above)],
         path.is_joined,
     )
 
@@ -134,7 +135,7 @@ def _conjuncts(condition: Any) -> list[Any]:
 
 
 def _operator_of(node: Any) -> str:
-    return str(node.functionExpr().name())  # as `Running` calls itself
+    return str(node.functionExpr().name())  # the name of an `OperatorTask`
 
 
 def _options(leaf: Any) -> dict[str, str]:
@@ -147,4 +148,4 @@ def _options(leaf: Any) -> dict[str, str]:
 
 def _topics(options: dict[str, str]) -> list[str]:
     names = options.get("topic") or options.get("subscribe") or ""
-    return [each for each in names.split(",") if each]
+    return [name for name in names.split(",") if name]

@@ -1,6 +1,6 @@
-"""The records of the log behind one derived row.
+"""`why`: traces one derived row back to the records of the log that it comes from.
 
-The pipeline runs over the log up to the store's position, and is asked for that row only:
+The pipeline runs over the log up to the store's position, for that row only:
 
     key = K ──▶ Spark's optimiser: conditions in front of sources and operators (lineage/plans.py)
         an operator ──▶ rows of its result that meet the condition
@@ -8,8 +8,8 @@ The pipeline runs over the log up to the store's position, and is asked for that
                     ──▶ the same again, with these rows of that input's frame
         a source    ──▶ the records
 
-Where no condition arrives (a function in Python in between, a key that is computed), nothing is
-known of the records below, and the answer says so.
+Where no condition arrives (a function in Python in between, a key that is computed), any record of
+the topics below may be a cause, and the result says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import AT, POSITION, Schema, Write
+from headwater.pipelines.flow import AT, Schema, Write
 from headwater.pipelines.lineage.keys import check_key, not_of_type
 from headwater.pipelines.lineage.operator_rows import (
     MOST_ROWS,
@@ -41,7 +41,8 @@ from headwater.pipelines.lineage.plans import (
 )
 from headwater.pipelines.operators.runtime.lineage import Traceable
 from headwater.pipelines.operators.runtime.naming import Built
-from headwater.pipelines.operators.runtime.stages import OperatorRun, Side
+from headwater.pipelines.operators.runtime.planning import OperatorRun, Side
+from headwater.pipelines.position import POSITION, POSITION_FIELDS
 from headwater.pipelines.reading import BoundedReader
 from headwater.pipelines.running.environment import open_store
 from headwater.pipelines.running.loaded_pipeline import Pipeline, write_named
@@ -65,12 +66,12 @@ class Cause:
     at: datetime | None
     op: str | None
     row: dict[str, Any]
-    use: str  # what it is to an operator: "enrich-1: table row"; "" if none is in between
+    use: str  # its role in an operator: "enrich-1: table row"; "" if none is in between
 
 
 @dataclass(frozen=True, slots=True)
 class Untraced:
-    """A topic of which any record may be behind the row, and why that is all that is known."""
+    """A topic of which any record may be a cause of the row, and why it cannot be narrowed."""
 
     topic: str
     reason: str
@@ -92,24 +93,26 @@ class Trace:
             "row": self.row,
             "count": self.count,
             "is_certain": self.is_certain,
-            "untraced": [{"topic": each.topic, "reason": each.reason} for each in self.untraced],
+            "untraced": [
+                {"topic": untraced.topic, "reason": untraced.reason} for untraced in self.untraced
+            ],
             "causes": [
                 {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "offset": each.offset,
-                    "at": each.at.isoformat() if each.at else None,
-                    "op": each.op,
-                    "record": each.row,
-                    "use": each.use,
+                    "topic": cause.topic,
+                    "partition": cause.partition,
+                    "offset": cause.offset,
+                    "at": cause.at.isoformat() if cause.at else None,
+                    "op": cause.op,
+                    "record": cause.row,
+                    "use": cause.use,
                 }
-                for each in self.causes
+                for cause in self.causes
             ],
         }
 
 
-class _Recorded(BoundedReader):
-    """Remembers the frames that were read: a topic may be read more than once."""
+class _RecordingReader(BoundedReader):
+    """Records the frames that were read: a topic may be read more than once."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -123,10 +126,10 @@ class _Recorded(BoundedReader):
         return frame
 
     def has_given(self, frame: DataFrame) -> bool:
-        return any(frame is each for _, each in self.frames)
+        return any(frame is read for _, read in self.frames)
 
     def frame_of(self, arrival: Arrival) -> DataFrame | None:
-        """None for what was read in another way: flow.table, or a source of the user's own."""
+        """None if it was read in another way: by flow.table, or a source of the user's own."""
         for options, frame in self.frames:
             if options == arrival.options and set(arrival.columns) <= set(frame.columns):
                 return frame
@@ -138,7 +141,7 @@ def why(pipeline: Pipeline, name: str, key: Mapping[str, str], *, limit: int = 2
     write = write_named(pipeline.flow(), name)
     _check_key(write, key)
     position = _position(pipeline, write)
-    reader = _Recorded(
+    reader = _RecordingReader(
         pipeline.spark, pipeline.environment.log, pipeline.settings, position.offsets
     )
     flow = pipeline.flow(reader)
@@ -150,11 +153,11 @@ def why(pipeline: Pipeline, name: str, key: Mapping[str, str], *, limit: int = 2
         )
     bounded = write_named(flow, write.name)
     asked = _asked_for(bounded.frame, _values(bounded.frame, key))
-    operators = {each.name: each for each in bounded.operators}
+    operators = {operator.name: operator for operator in bounded.operators}
     tracing = _Tracing(reader, operators, is_certain=asked.is_only)
     tracing.follow(bounded.frame, asked.condition, "")
     causes, count = tracing.newest(limit)
-    untraced = [Untraced(*each) for each in sorted(tracing.untraced.items())]
+    untraced = [Untraced(*item) for item in sorted(tracing.untraced.items())]
     return Trace(write.name, position, asked.row, causes, count, untraced, tracing.is_certain)
 
 
@@ -166,7 +169,7 @@ def _check_key(write: Write, key: Mapping[str, str]) -> None:
 def _position(pipeline: Pipeline, write: Write) -> Position:
     store = open_store(pipeline.environment, pipeline.name, write)
     try:
-        live = next((each for each in store.versions() if each.is_live), None)
+        live = next((version for version in store.versions() if version.is_live), None)
     finally:
         store.close()
     if live is None or live.position is None:
@@ -176,7 +179,7 @@ def _position(pipeline: Pipeline, write: Write) -> Position:
 
 def _values(frame: DataFrame, key: Mapping[str, str]) -> Column:
     """The condition that a row has this key."""
-    kinds = {each.name: each.dataType for each in frame.schema}
+    kinds = {column.name: column.dataType for column in frame.schema}
     casts = [F.lit(text).try_cast(kinds[column]) for column, text in key.items()]
     one = frame.sparkSession.createDataFrame([(1,)], "one int")  # which takes no job
     (values,) = one.select(*casts).collect()
@@ -191,37 +194,37 @@ def _values(frame: DataFrame, key: Mapping[str, str]) -> Column:
 @dataclass(frozen=True, slots=True)
 class _Asked:
     row: dict[str, Any] | None
-    condition: Column  # by which the frame has what made the row so
+    condition: Column  # of the rows of the frame that made the row
     is_only: bool = True  # one row of the frame meets it
 
 
 def _asked_for(frame: DataFrame, has_key: Column) -> _Asked:
-    """Where rows have places in the log, the last one of the key, or the truncate behind it."""
+    """Where rows have positions, the last one of the key, or the truncate after it."""
     if POSITION not in frame.columns:
         if OP in frame.columns:
             has_key &= F.coalesce(F.col(OP), F.lit("")) != DELETE
         found = frame.where(has_key).take(2)
         row = _shown(found[0].asDict(recursive=True)) if found else None
         return _Asked(row, has_key, len(found) < 2)
-    place = F.col(POSITION)
+    position_column = F.col(POSITION)
     is_asked = has_key
     if OP in frame.columns:
         is_asked |= F.coalesce(F.col(OP), F.lit("")) == TRUNCATE
-    order = [F.desc(place[each]) for each in ("topic", "partition", "offset")]
+    order = [F.desc(position_column[name]) for name in POSITION_FIELDS]
     found = frame.where(is_asked).orderBy(*order).take(2)
     if not found:
         return _Asked(None, has_key)
     last = found[0].asDict(recursive=True)
     at = last[POSITION]
-    is_there = (
-        (place["topic"] == F.lit(at["topic"]))
-        & (place["partition"] == F.lit(at["partition"]))
-        & (place["offset"] == F.lit(at["offset"]))
+    is_last = (
+        (position_column["topic"] == F.lit(at["topic"]))
+        & (position_column["partition"] == F.lit(at["partition"]))
+        & (position_column["offset"] == F.lit(at["offset"]))
     )
     if last.get(OP) == TRUNCATE:
-        return _Asked(None, is_there)
+        return _Asked(None, is_last)
     is_only = len(found) < 2 or found[1][POSITION] != found[0][POSITION]
-    return _Asked(None if last.get(OP) == DELETE else _shown(last), has_key & is_there, is_only)
+    return _Asked(None if last.get(OP) == DELETE else _shown(last), has_key & is_last, is_only)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -230,9 +233,9 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Tracing:
-    """Collects what the frames of a pipeline are derived from, on the way down."""
+    """Collects the records that the frames of a pipeline are derived from, from the top down."""
 
-    reader: _Recorded
+    reader: _RecordingReader
     operators: Mapping[str, Built]
     untraced: dict[str, str] = field(default_factory=dict)  # by topic: why
     is_certain: bool = True
@@ -292,17 +295,17 @@ class _Tracing:
                 self.follow(side.frame, these, f"{name}: {role}")
 
     def _giving(self, side: Side, rows: pa.Table) -> tuple[str, OperatorRun, Traceable] | None:
-        """The operator whose whole result is the input, as it is: these rows of it are known."""
-        for each in self.operators.values():
-            run = each.run
+        """The operator whose whole result is the input, unchanged: these rows are its own."""
+        for operator in self.operators.values():
+            run = operator.run
             if (
                 run is not None
                 and run.result is side.frame
                 and isinstance(run.operator, Traceable)
-                and side.stamping is None  # else `_op` may be another one (stages.py)
+                and side.stamping is None  # else `_op` may be another one (planning.py)
                 and set(rows.column_names) >= set(run.operator.output.names)
             ):
-                return each.name, run, run.operator
+                return operator.name, run, run.operator
         return None
 
     def _give_up(self, topics: Sequence[str], reason: str) -> None:
@@ -324,11 +327,11 @@ class _Tracing:
 
 
 def _records(frame: DataFrame, use: str) -> DataFrame:
-    """What a source gave, as causes."""
+    """Rows of a source, as causes."""
     given = frame
     if POSITION not in frame.columns:  # keys and values as bytes
-        place = F.struct("topic", "partition", "offset").alias(POSITION)
-        ours = [F.lit(None).cast("string").alias(OP), F.col("timestamp").alias(AT), place]
+        position_column = F.struct(*POSITION_FIELDS).alias(POSITION)
+        ours = [F.lit(None).cast("string").alias(OP), F.col("timestamp").alias(AT), position_column]
         given = frame.select("key", "value", *ours)
     columns = [name for name in given.columns if name not in (OP, AT, POSITION)]
     row = F.to_json(F.struct(*columns)).alias(_ROW)
@@ -337,11 +340,11 @@ def _records(frame: DataFrame, use: str) -> DataFrame:
 
 
 def _cause(row: dict[str, Any]) -> Cause:
-    place = row[POSITION]
+    position = row[POSITION]
     return Cause(
-        place["topic"],
-        place["partition"],
-        place["offset"],
+        position["topic"],
+        position["partition"],
+        position["offset"],
         row[AT],
         row[OP],
         orjson.loads(row[_ROW]),

@@ -1,6 +1,7 @@
-"""What Spark lacks, as functions from DataFrame to DataFrame: event time, windows, joins.
+"""Stateful operators that Spark lacks: event time, windows, joins, as functions of DataFrames.
 
-An operator is a step (contract.py) that knows nothing of Spark. Two stages run it (stages.py): the
-first packs rows by hash buckets of their keys, the second takes each bucket's rows and its state
-through the step.
+An operator is a step (runtime/contract.py) that does not depend on Spark. Two stages run it: the
+first packs rows by hash buckets of their keys (runtime/packing.py), the second takes each bucket's
+rows and its state through the step (runtime/task.py). runtime/planning.py makes one DataFrame of
+both.
 """

@@ -22,7 +22,8 @@ from pyspark.sql import DataFrame
 
 from headwater.errors import Fenced, HeadwaterError, PipelineError, StoreDiverged, StoreUnreachable
 from headwater.pipelines.checkpoint import Checkpoint
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP, TRUNCATE, Batch, Offsets, Position, Refuse, Store, Writer
 
 _log = logging.getLogger(__name__)

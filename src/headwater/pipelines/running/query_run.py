@@ -13,12 +13,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import HeadwaterError, StateLost
 from headwater.pipelines.checkpoint import Checkpoint
-from headwater.pipelines.flow import AT, POSITION, Write
+from headwater.pipelines.flow import AT, Write
 from headwater.pipelines.offsets import has_reached
-from headwater.pipelines.operators.runtime.stages import STATE_DIRECTORY
+from headwater.pipelines.operators.runtime.task import STATE_DIRECTORY
 from headwater.pipelines.operators.state.manifests import CommittedManifests
 from headwater.pipelines.operators.state.state_files import begin
-from headwater.pipelines.operators.state.state_metrics import Told, told_of_all
+from headwater.pipelines.operators.state.state_metrics import OperatorMetrics, metrics_of_all
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.publishing.late_rows import LateRows
 from headwater.pipelines.publishing.refused_rows import RefusedRows
 from headwater.pipelines.running.batch_applier import BatchApplier
@@ -80,7 +81,7 @@ class QueryRun:
         self._alerts = {
             operator.name: LateAlert(settings.late_alert) for operator in write.operators
         }
-        self._operators: dict[str, Told] = {}  # after the last batch
+        self._operators: dict[str, OperatorMetrics] = {}  # after the last batch
         self._applier = BatchApplier(
             self._store,
             choice.version,
@@ -254,7 +255,7 @@ class QueryRun:
             _log.warning("%s: offsets of its group not committed: %s", self.pipeline, error)
 
     def _read_operator_metrics(self, position: Position) -> None:
-        self._operators = told_of_all(
+        self._operators = metrics_of_all(
             self._checkpoint.operators, self.write.operators, position.batch
         )
 

@@ -1,4 +1,4 @@
-"""How much of what is there goes into one micro-batch."""
+"""Admission: how many records go into one micro-batch, by rows and estimated bytes."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,12 +17,16 @@ def admit(
     """Ends of a micro-batch from `start` on, none behind `end`. Partitions get their share by how
     much they have, and every one that has something gets something, so none is starved.
     """
-    behind = {place: end[place] - start[place] for place in end if end[place] > start[place]}
+    behind = {
+        partition: end[partition] - start[partition]
+        for partition in end
+        if end[partition] > start[partition]
+    }
     rows = sum(behind.values())
     if not rows:
         return dict(end)
     share = min(1.0, max_rows / rows)
-    # The size of records matters, and is asked for, only if there are some.
+    # Sizes are requested only of topics that have records.
     per_topic: dict[str, int] = {}
     for (topic, _), count in behind.items():
         per_topic[topic] = per_topic.get(topic, 0) + count
@@ -31,6 +35,8 @@ def admit(
     if share >= 1:
         return dict(end)
     return {
-        place: start[place] + max(1, int(behind[place] * share)) if place in behind else end[place]
-        for place in end
+        partition: start[partition] + max(1, int(behind[partition] * share))
+        if partition in behind
+        else end[partition]
+        for partition in end
     }

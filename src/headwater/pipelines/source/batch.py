@@ -1,4 +1,4 @@
-"""The log as a batch: which offsets it has, and how tasks share them."""
+"""Batch reads of the log: offset ranges, resolved once and shared by tasks."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,7 +11,7 @@ from headwater.client.fetching import EARLIEST
 from headwater.pipelines.source.log_ends import LogEnds
 from headwater.pipelines.source.options import SourceOptions
 from headwater.pipelines.source.plain_errors import plain_errors
-from headwater.pipelines.source.reading import Stretch, read_stretch
+from headwater.pipelines.source.reading import OffsetRange, read_range
 
 _LEAST_ROWS: Final = 500_000  # of a task: a quarter of a second of work
 _MOST_TASKS: Final = 200  # of a partition
@@ -29,7 +29,7 @@ class LogReader(DataSourceReader):
             ends = LogEnds(self._options)
             partitions = ends.partitions()
             starts = ends.at(self._options.start, partitions, unnamed=EARLIEST)
-            # Offsets that end a read are a position: what it does not name has not been read.
+            # Offsets that end a read are a position: partitions that it does not name are not read.
             stops = ends.at(self._options.end, partitions, unnamed=EARLIEST)
         return [
             part
@@ -38,17 +38,17 @@ class LogReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Stretch):  # Spark makes up a partition where there is none
+        if isinstance(partition, OffsetRange):  # Spark creates a partition where there is none
             with plain_errors():
-                yield from read_stretch(self._options, partition, self._schema)
+                yield from read_range(self._options, partition, self._schema)
 
 
-def split(topic: str, partition: int, start: int, end: int) -> list[Stretch]:
-    """Into stretches for several tasks, in the order of the log."""
+def split(topic: str, partition: int, start: int, end: int) -> list[OffsetRange]:
+    """Into offset ranges for several tasks, in the order of the log."""
     if end <= start:
         return []
     size = max(_LEAST_ROWS, -(-(end - start) // _MOST_TASKS))
     return [
-        Stretch(topic, partition, first, min(first + size, end))
+        OffsetRange(topic, partition, first, min(first + size, end))
         for first in range(start, end, size)
     ]

@@ -1,4 +1,4 @@
-"""What Spark calls when it sees `format("headwater")`."""
+"""The Spark data source `format("headwater")`: its schema, readers and writers."""
 
 import json
 from functools import cached_property
@@ -8,6 +8,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from headwater.errors import ConfigError
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 from headwater.pipelines.source.batch import LogReader
 from headwater.pipelines.source.options import SourceOptions, read_options
 from headwater.pipelines.source.plain_errors import plain_errors
@@ -43,23 +45,14 @@ RAW = StructType(
 ADDED = [
     StructField("_op", StringType()),
     StructField("_at", TimestampType()),
-    StructField(
-        "_position",
-        StructType(
-            [
-                StructField("topic", StringType()),
-                StructField("partition", IntegerType()),
-                StructField("offset", LongType()),
-            ]
-        ),
-    ),
+    StructField(POSITION, from_arrow_type(POSITION_TYPE)),
 ]
 
 
 class HeadwaterDataSource(DataSource):
     @cached_property
     def _read(self) -> SourceOptions:
-        """Who writes has other options."""
+        """Read only for readers; writers have other options."""
         with plain_errors():
             return read_options(self.options)
 
@@ -98,14 +91,14 @@ class HeadwaterDataSource(DataSource):
     def _checked(self, schema: StructType) -> StructType:
         """With values as bytes `.schema(…)` can choose columns, and no more."""
         if self._read.value == "bytes":
-            known = {field.name: field.dataType for field in [*RAW, HEADERS]}
+            raw_types = {field.name: field.dataType for field in [*RAW, HEADERS]}
             for field in schema:
-                if known.get(field.name) != field.dataType:
+                if raw_types.get(field.name) != field.dataType:
                     with plain_errors():
                         raise ConfigError(
                             f"column {field.name} {field.dataType.simpleString()} is not there",
                             hint="columns are "
-                            + ", ".join(f"{n} {t.simpleString()}" for n, t in known.items()),
+                            + ", ".join(f"{n} {t.simpleString()}" for n, t in raw_types.items()),
                         )
         return schema
 
@@ -121,7 +114,7 @@ def _refuse_overwriting(overwrite: bool) -> None:
 def _decoded_schema(options: SourceOptions) -> StructType:
     if options.schema is None:
         raise ConfigError(
-            f"the columns of {options.value} values are not known",
+            f"the columns of {options.value} values are missing",
             hint="give them by .schema(…), or by the option `schema` as JSON",
         )
     try:
@@ -136,4 +129,4 @@ def _decoded_schema(options: SourceOptions) -> StructType:
 
 
 def _nullable(schema: StructType) -> StructType:
-    return StructType([StructField(each.name, each.dataType, True) for each in schema])
+    return StructType([StructField(field.name, field.dataType, True) for field in schema])

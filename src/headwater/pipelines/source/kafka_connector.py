@@ -1,7 +1,7 @@
-"""The same topics through Spark's own connector for Kafka, where its jars are given to the session.
+"""The same topics through Spark's own connector for Kafka, where the session has its jars.
 
-It does not know our rules for lost data of single partitions, nor groups. Values are decoded behind
-it, in Python workers of their own.
+It supports neither our rules for lost data of single partitions nor groups. Values are decoded
+after it, in Python workers of their own.
 """
 
 import itertools
@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from headwater.client.fetching import EARLIEST, LATEST
 from headwater.client.login import properties_of
 from headwater.errors import ConfigError
-from headwater.pipelines.source.options import Place, SourceOptions, offsets_to_json, read_options
+from headwater.pipelines.source.options import (
+    OffsetSpec,
+    SourceOptions,
+    offsets_to_json,
+    read_options,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +54,7 @@ def read_by_kafka_connector(
     if options.value == "bytes":
         return raw
     if schema is None:
-        raise ConfigError(f"the columns of {options.value} values are not known")
+        raise ConfigError(f"the columns of {options.value} values are missing")
 
     def decoded(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         from headwater.pipelines.source.reading import Decoding
@@ -103,20 +108,20 @@ def connector_options(options: SourceOptions, *, streaming: bool) -> dict[str, s
     return chosen
 
 
-def _where(which: str, place: Place) -> dict[str, str]:
+def _where(which: str, spec: OffsetSpec) -> dict[str, str]:
     import json
 
-    if place == EARLIEST:
+    if spec == EARLIEST:
         return {f"{which}Offsets": "earliest"}
-    if place == LATEST:
+    if spec == LATEST:
         return {f"{which}Offsets": "latest"}
-    if isinstance(place, int):
+    if isinstance(spec, int):
         # A partition without a record of that time or a later one: its end, as with ours.
         return {
-            f"{which}Timestamp": str(place),
+            f"{which}Timestamp": str(spec),
             "startingOffsetsByTimestampStrategy": "latest",
         }
-    return {f"{which}Offsets": json.dumps(offsets_to_json(place))}
+    return {f"{which}Offsets": json.dumps(offsets_to_json(spec))}
 
 
 def _login(options: SourceOptions) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which partitions there are to read, and at which offsets they begin and end."""
+"""Partitions of the topics that are read, and the offsets at which they begin and end."""
 
 import re
 from collections.abc import Iterable
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from headwater.client.fetching import EARLIEST, LATEST, Fetcher
 from headwater.client.sending import TopicPartition
 from headwater.errors import ConfigError, RequestRefused
-from headwater.pipelines.source.options import Place, SourceOptions
+from headwater.pipelines.source.options import OffsetSpec, SourceOptions
 from headwater.pipelines.source.reading import fetcher_of
 
 Offsets = dict[TopicPartition, int]
 
 
 class LogEnds:
-    """Asks the brokers, each time it is called."""
+    """Queries the brokers with each call; nothing is cached."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -41,28 +41,30 @@ class LogEnds:
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self._fetcher.offsets(partitions, EARLIEST)
 
-    def at(self, place: Place, partitions: Iterable[TopicPartition], *, unnamed: int) -> Offsets:
-        """The offsets of a place; `unnamed` (EARLIEST or LATEST) are those of partitions that a
-        place made of offsets does not name. ConfigError if it names what is not there.
+    def at(
+        self, spec: OffsetSpec, partitions: Iterable[TopicPartition], *, unnamed: int
+    ) -> Offsets:
+        """The offsets of a spec; `unnamed` (EARLIEST or LATEST) are those of partitions that a spec
+        of offsets does not name. ConfigError if it names partitions that do not exist.
         """
         partitions = list(partitions)
-        if isinstance(place, int):
-            return self._fetcher.offsets(partitions, place)
-        if strangers := sorted(place.keys() - set(partitions)):
-            topic, partition = strangers[0]
+        if isinstance(spec, int):
+            return self._fetcher.offsets(partitions, spec)
+        if unread := sorted(spec.keys() - set(partitions)):
+            topic, partition = unread[0]
             raise ConfigError(
                 f"offsets are given for {topic}-{partition}, which is not read",
                 hint="name partitions that exist, of the topics that are read",
             )
-        latest = self.latest(place)
-        for (topic, partition), offset in place.items():
+        latest = self.latest(spec)
+        for (topic, partition), offset in spec.items():
             if not 0 <= offset <= latest[topic, partition]:
                 raise ConfigError(
                     f"offset {offset} of {topic}-{partition} does not exist",
                     detail=f"the log ends at {latest[topic, partition]}",
                 )
-        others = [each for each in partitions if each not in place]
-        return dict(place) | self._fetcher.offsets(others, unnamed)
+        others = [topic_partition for topic_partition in partitions if topic_partition not in spec]
+        return dict(spec) | self._fetcher.offsets(others, unnamed)
 
     def existing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Those whose topic has not been deleted."""

@@ -1,4 +1,4 @@
-"""What can be set for `format("headwater")`."""
+"""The options of `format("headwater")`, read and checked."""
 
 import json
 import re
@@ -26,10 +26,10 @@ CLIENT: Final = "client."
 VALUES: Final = ("bytes", "json", "debezium", "avro", "protobuf")
 
 # Where to begin or to end: EARLIEST, LATEST, a time in milliseconds, or offsets.
-Place = int | Mapping[TopicPartition, int]
+OffsetSpec = int | Mapping[TopicPartition, int]
 
 
-def _place(value: Any) -> Place:
+def _offset_spec(value: Any) -> OffsetSpec:
     if value in ("earliest", "latest"):
         return EARLIEST if value == "earliest" else LATEST
     if value.startswith("@"):
@@ -87,16 +87,16 @@ class SourceOptions:
         "Instead of `topic`: a regular expression for whole names. Topics that appear later are"
         " read from their first record.",
     )
-    start: Place = setting(  # noqa: RUF009 (as all of them)
+    start: OffsetSpec = setting(  # noqa: RUF009 (as all of them)
         EARLIEST,
-        _place,
+        _offset_spec,
         "Where to begin: `earliest`, `latest`, `@2026-03-01T12:00:00Z` or offsets"
         ' `{"orders": {"0": 5}}` (partitions that are not named: earliest). A stream that has a'
         " checkpoint goes on from there.",
     )
-    end: Place = setting(  # noqa: RUF009
+    end: OffsetSpec = setting(  # noqa: RUF009
         LATEST,
-        _place,
+        _offset_spec,
         "Batch reads: where to end, in the same words; the record there is left out. Partitions"
         " that offsets do not name are not read.",
     )
@@ -120,7 +120,7 @@ class SourceOptions:
     on_lost: str = setting(
         "fail",
         one_of("fail", "skip"),
-        "When records were deleted before they were read, or a topic was made anew: `fail`, or"
+        "When records were deleted before they were read, or a topic was recreated: `fail`, or"
         " go on with what is there.",
     )
     value: str = setting(
@@ -153,7 +153,7 @@ class SourceOptions:
         if self.on_bad == "dead-letter" and self.name is None:
             raise ConfigError(
                 "dead letters need a name",
-                hint='set the option "name": by it they are known, and written once',
+                hint='set the option "name": it identifies them, so that they are written once',
             )
         if bool(self.topic) == (self.pattern is not None):
             raise ConfigError(
@@ -165,7 +165,7 @@ class SourceOptions:
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
     """Raises ConfigError for the first mistake, naming the option."""
-    known = {field.name: field for field in fields(SourceOptions) if "kind" in field.metadata}
+    options = {field.name: field for field in fields(SourceOptions) if "kind" in field.metadata}
     kind = given.get("value", "bytes")
     values: dict[str, Any] = {}
     client: dict[str, str] = {}
@@ -175,18 +175,18 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
             client[name.removeprefix(CLIENT)] = value
         elif name.startswith(f"{kind}."):
             decoding[name.removeprefix(f"{kind}.")] = value
-        elif name in known:
-            values[name] = _read(name, known[name].metadata["kind"], value)
+        elif name in options:
+            values[name] = _read(name, options[name].metadata["kind"], value)
         else:
             raise ConfigError(
                 f'the source has no option "{name}"',
-                hint=f"options are {', '.join(known)}, and client.*",
+                hint=f"options are {', '.join(options)}, and client.*",
             )
     return SourceOptions(client=_client(client), decoding=decoding, **values)
 
 
 def client_of(given: Mapping[str, str]) -> ClientSettings:
-    """Those of all options that say how to log in."""
+    """The settings of the client among all options."""
     named = [name for name in given if name.startswith(CLIENT)]
     return _client({name.removeprefix(CLIENT): given[name] for name in named})
 

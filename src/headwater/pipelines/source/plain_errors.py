@@ -1,4 +1,4 @@
-"""Errors that a user can do something about, without the traceback of a worker around them."""
+"""Errors for users, without the traceback of a Spark worker around them."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from headwater.errors import HeadwaterError
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Within it a HeadwaterError reaches the driver as its words only, with the hint.
+    """Within it a HeadwaterError reaches the driver as its message only, with the hint.
 
     Spark's worker sends a traceback unless this variable is set. It ends after the error, so the
     variable has no effect on anything that comes later.

@@ -1,4 +1,4 @@
-"""A stretch of a partition as Arrow, in the task that reads it."""
+"""Reading of an offset range of a partition into Arrow, in a task."""
 
 import gc
 import logging
@@ -26,11 +26,11 @@ _MOST_FETCHERS: Final = 8
 
 # A worker process serves many tasks, one after the other: its connections outlive them.
 _fetchers: OrderedDict[tuple[object, ...], Fetcher] = OrderedDict()
-_frozen_modules = 0  # how many there were when `settle` last froze them
+_frozen_modules = 0  # number of modules when `settle` last froze them
 
 
 def fetcher_of(options: SourceOptions) -> Fetcher:
-    """The one of this process for these brokers; the least used goes when there are too many."""
+    """The fetcher of this process for these brokers; an LRU cache closes the others."""
     key = (options.bootstrap, options.client, options.isolation)
     if key not in _fetchers:
         if len(_fetchers) >= _MOST_FETCHERS:
@@ -40,9 +40,10 @@ def fetcher_of(options: SourceOptions) -> Fetcher:
     return _fetchers[key]
 
 
-class Stretch(InputPartition):
-    """What one task reads: start <= offset < end. With a start of EARLIEST, what is there.
-    `is_end`: whether the log ended there when this was planned; None if nobody wants to know.
+class OffsetRange(InputPartition):
+    """The offsets that one task reads: start <= offset < end. A start of EARLIEST is the first one
+    that exists. `is_end`: whether the log ended there when this was planned; None if no progress
+    row is wanted.
     """
 
     def __init__(
@@ -56,20 +57,20 @@ class Stretch(InputPartition):
         self.end = end
 
 
-def read_stretch(
-    options: SourceOptions, stretch: Stretch, schema: StructType
+def read_range(
+    options: SourceOptions, offsets: OffsetRange, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
     """Its records in order, as rows of `schema`. DataLost if they are not all there, unless the
     options say to go on with those that are.
     """
     rows = _raw_rows if options.value == "bytes" else _decoded_rows
-    yield from rows(options, stretch, schema)
-    if stretch.is_end is not None:
+    yield from rows(options, offsets, schema)
+    if offsets.is_end is not None:
         yield progress_row(
-            stretch.topic,
-            stretch.partition,
-            stretch.end,
-            is_end=stretch.is_end,
+            offsets.topic,
+            offsets.partition,
+            offsets.end,
+            is_end=offsets.is_end,
             schema=to_arrow_schema(schema, timezone="UTC"),
         )
     settle()
@@ -78,8 +79,8 @@ def read_stretch(
 def settle() -> None:
     """At the end of a task. Spark's workers collect garbage after each task, which takes 70 ms for
     the objects of the modules alone: more than it takes to read a small micro-batch. They stay
-    anyway, so they are frozen: again when modules have come since, because a worker serves tasks of
-    several kinds, and each kind imports its own.
+    anyway, so they are frozen (gc.freeze): again when modules were imported since, because a worker
+    serves tasks of several kinds, and each kind imports its own.
     """
     global _frozen_modules  # noqa: PLW0603 (one garbage collector per process)
     if len(sys.modules) == _frozen_modules:
@@ -90,13 +91,13 @@ def settle() -> None:
 
 
 def _raw_rows(
-    options: SourceOptions, stretch: Stretch, schema: StructType
+    options: SourceOptions, offsets: OffsetRange, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
     wanted = to_arrow_schema(schema, timezone="UTC")
     columns = [name for name in wanted.names if name not in ("topic", "partition")]
-    topic = _Repeated(pa.scalar(stretch.topic))
-    partition = _Repeated(pa.scalar(stretch.partition, pa.int32()))
-    for batch in _records(options, stretch, columns or ["offset"]):
+    topic = _Repeated(pa.scalar(offsets.topic))
+    partition = _Repeated(pa.scalar(offsets.partition, pa.int32()))
+    for batch in _records(options, offsets, columns or ["offset"]):
         arrays = [
             topic.array(batch.num_rows)
             if name == "topic"
@@ -109,15 +110,15 @@ def _raw_rows(
 
 
 def _decoded_rows(
-    options: SourceOptions, stretch: Stretch, schema: StructType
+    options: SourceOptions, offsets: OffsetRange, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
     decoding = Decoding(options, schema)
-    for batch in _records(options, stretch, decoding.columns):
-        yield decoding.rows(batch, stretch.topic, stretch.partition)
+    for batch in _records(options, offsets, decoding.columns):
+        yield decoding.rows(batch, offsets.topic, offsets.partition)
 
 
 class Decoding:
-    """Raw records into rows of `schema`; what cannot be decoded goes where the options say."""
+    """Raw records into rows of `schema`; rejected records are handled as `on_bad` says."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         from headwater.pipelines.decoding import ADDED, decoder
@@ -130,7 +131,7 @@ class Decoding:
             pa.schema([field for field in self._wanted if field.name not in added]),
             options.decoding,
         )
-        # Dead letters are what was sent, headers and all.
+        # Dead letters have the whole record, headers included.
         self.columns = (*_RAW, "headers") if options.on_bad == "dead-letter" else _RAW
 
     def rows(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
@@ -159,22 +160,22 @@ def _reject(
 
 
 def _records(
-    options: SourceOptions, stretch: Stretch, columns: Sequence[str]
+    options: SourceOptions, offsets: OffsetRange, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     fetcher = fetcher_of(options)
-    place = (stretch.topic, stretch.partition)
-    start = stretch.start
+    partition = (offsets.topic, offsets.partition)
+    start = offsets.start
     if start == EARLIEST:
-        start = fetcher.offsets([place], EARLIEST)[place]
-    while start < stretch.end:
+        start = fetcher.offsets([partition], EARLIEST)[partition]
+    while start < offsets.end:
         try:
-            yield from fetcher.read(*place, start, stretch.end, columns=columns)
+            yield from fetcher.read(*partition, start, offsets.end, columns=columns)
             return
         except DataLost as lost:
             if options.on_lost == "fail":
                 raise
             _LOG.warning("%s; skipped", lost)
-            if lost.first <= lost.wanted:  # the log ends before the stretch does
+            if lost.first <= lost.wanted:  # the log ends before the range does
                 return
             start = lost.first
 
@@ -189,7 +190,7 @@ def _fitted(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
 
 class _Repeated:
-    """Columns of one value: slices of the longest so far."""
+    """Columns of one repeated value: slices of the longest so far."""
 
     def __init__(self, value: pa.Scalar) -> None:
         self._value = value

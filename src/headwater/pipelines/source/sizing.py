@@ -1,8 +1,8 @@
-"""Whether what is to be a micro-batch is as small as the average of its first records promises.
+"""Sizing of a micro-batch by samples, because its first records may be smaller than the others.
 
-Only reading all of it would tell exactly. So it is sampled along the way, at its very end too, and
-what lies between two samples counts as the larger of them: small records that are followed by large
-ones are found wherever they change, and what hides between two samples is short.
+Only reading all of it would give the exact size. So it is sampled along the way, at its very end
+too, and the offsets between two samples count as the larger of them: small records that are
+followed by large ones are found wherever they change, and a run that no sample meets is short.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,49 +23,57 @@ Size = Callable[[TopicPartition, int, int], float]  # bytes per offset, from one
 def shortened(
     start: Offsets, end: Offsets, max_bytes: int, size_of: Size
 ) -> dict[TopicPartition, int]:
-    """`end`, or less of what has more bytes than these; every partition that has something keeps
-    something. `size_of` is asked for SAMPLE_ROWS offsets at most, and not at all while the records
-    are too few to be too large.
+    """`end`, or an earlier one if the records have more than `max_bytes`; every partition with
+    records still has some. `size_of` is called for SAMPLE_ROWS offsets at most, and not at all
+    while the records are too few to be too large.
     """
-    rows = {place: end[place] - start[place] for place in end if end[place] > start[place]}
+    rows = {
+        partition: end[partition] - start[partition]
+        for partition in end
+        if end[partition] > start[partition]
+    }
     if sum(rows.values()) * _LARGEST_BYTES <= max_bytes:
         return dict(end)
-    by_rows = sorted(rows, key=lambda place: rows[place], reverse=True)
+    by_rows = sorted(rows, key=lambda partition: rows[partition], reverse=True)
     for samples in (1, _SAMPLES):  # besides the one at the end; more, if it may be too much
         runs = {
-            place: _runs(place, start[place], end[place], samples, size_of)
-            for place in by_rows[:_PARTITIONS]
+            partition: _runs(partition, start[partition], end[partition], samples, size_of)
+            for partition in by_rows[:_PARTITIONS]
         }
-        largest = max(size for each in runs.values() for _, size in each)
-        runs |= {place: [(rows[place], largest)] for place in by_rows[_PARTITIONS:]}
-        sizes = {place: sum(count * size for count, size in each) for place, each in runs.items()}
+        largest = max(size for of_partition in runs.values() for _, size in of_partition)
+        runs |= {partition: [(rows[partition], largest)] for partition in by_rows[_PARTITIONS:]}
+        sizes = {
+            partition: sum(count * size for count, size in of_partition)
+            for partition, of_partition in runs.items()
+        }
         share = max_bytes / max(sum(sizes.values()), 1)
         if share >= 1:
             return dict(end)
     shorter = {
-        place: start[place] + max(1, _fitting(runs[place], sizes[place] * share)) for place in runs
+        partition: start[partition] + max(1, _fitting(runs[partition], sizes[partition] * share))
+        for partition in runs
     }
     return dict(end) | shorter
 
 
 def _runs(
-    place: TopicPartition, start: int, end: int, samples: int, size_of: Size
+    partition: TopicPartition, start: int, end: int, samples: int, size_of: Size
 ) -> list[tuple[int, float]]:
-    """Of a partition: so many offsets, of so many bytes at most."""
+    """Runs of a partition: numbers of offsets, and bytes of each at most."""
     count = min(samples, 1 + (end - start) // SAMPLE_ROWS)
-    points = [start + (end - start) * each // count for each in range(count)]
+    points = [start + (end - start) * number // count for number in range(count)]
     points = sorted({*points, max(start, end - SAMPLE_ROWS)})
-    sizes = [size_of(place, each, min(each + SAMPLE_ROWS, end)) for each in points]
+    sizes = [size_of(partition, point, min(point + SAMPLE_ROWS, end)) for point in points]
     between = [max(pair) for pair in pairwise(sizes)]
     lengths = [other - one for one, other in pairwise([*points, end])]
     return list(zip(lengths, [*between, sizes[-1]], strict=True))
 
 
 def _fitting(runs: list[tuple[int, float]], room_bytes: float) -> int:
-    taken = 0
+    fitting = 0
     for count, size in runs:
         if count * size > room_bytes:
-            return taken + int(room_bytes / size)
-        taken += count
+            return fitting + int(room_bytes / size)
+        fitting += count
         room_bytes -= count * size
-    return taken
+    return fitting

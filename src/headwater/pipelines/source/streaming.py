@@ -1,4 +1,4 @@
-"""The log as a stream: which offsets a micro-batch has. Runs in one process beside the driver."""
+"""Streaming reads of the log: offset ranges of micro-batches, in a process beside the driver."""
 
 import logging
 import time
@@ -22,8 +22,8 @@ from headwater.pipelines.source.admission import admit
 from headwater.pipelines.source.log_ends import LogEnds, Offsets
 from headwater.pipelines.source.options import SourceOptions, offsets_from_json, offsets_to_json
 from headwater.pipelines.source.plain_errors import plain_errors
-from headwater.pipelines.source.progress import noted, parted
-from headwater.pipelines.source.reading import Stretch, fetcher_of, read_stretch
+from headwater.pipelines.source.progress import split_end_markers, with_end_markers
+from headwater.pipelines.source.reading import OffsetRange, fetcher_of, read_range
 from headwater.pipelines.source.sizing import shortened
 
 _LOG = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ _GROUP_PATIENCE_S: Final = 5.0
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets as Spark keeps them are {"topic": {"0": 123}}. What it asks for, and when:
+    """Offsets in Spark's checkpoint are {"topic": {"0": 123}}. Spark calls:
 
     initialOffset    once for a stream without a checkpoint: {}, so that the first micro-batch has
-                     no rows and puts down where the stream begins
+                     no rows and records where the stream begins
     latestOffset     before every micro-batch, and every few milliseconds while there is nothing
     partitions       for every micro-batch, also for one that is repeated after a crash
     commit           with the end of the one before, at the begin of the next
@@ -47,13 +47,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._log_ends = LogEnds(options)
-        self._known: list[TopicPartition] = []
+        self._cached_partitions: list[TopicPartition] = []
         self._look_again_s = 0.0
         self._ends: Offsets = {}
         self._planned: Offsets = {}  # where the log ended for the last micro-batch
         self._target: Offsets | None = None  # of Trigger.AvailableNow
-        self._has_begun = False  # what appears from now on is new
-        self._is_checked = False  # whether the log still has what a repeated micro-batch had
+        self._has_begun = False  # topics that appear from now on are new
+        self._is_checked = False  # whether the log still has the records of a repeated micro-batch
         self._sizes: dict[str, tuple[float, float]] = {}  # of a topic: bytes per offset, when
         self._group: Any = None
 
@@ -72,27 +72,27 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         with plain_errors():
-            end = self._next_end(offsets_from_json(parted(start)[0]), limit)
-            return noted(offsets_to_json(end), self._at_end(end))
+            end = self._next_end(offsets_from_json(split_end_markers(start)[0]), limit)
+            return with_end_markers(offsets_to_json(end), self._at_end(end))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Stretch]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         with plain_errors():
-            ends, at_end = parted(end)
-            stretches = self._stretches(
-                offsets_from_json(parted(start)[0]), offsets_from_json(ends)
+            ends, at_end = split_end_markers(end)
+            ranges = self._offset_ranges(
+                offsets_from_json(split_end_markers(start)[0]), offsets_from_json(ends)
             )
             if self._options.progress:
-                stretches = _with_progress(stretches, offsets_from_json(ends), at_end)
-            return stretches
+                ranges = _with_progress(ranges, offsets_from_json(ends), at_end)
+            return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Stretch)
+        assert isinstance(partition, OffsetRange)
         with plain_errors():
-            yield from read_stretch(self._options, partition, self._schema)
+            yield from read_range(self._options, partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.group is not None:
-            self._commit_to_group(offsets_from_json(parted(end)[0]))
+            self._commit_to_group(offsets_from_json(split_end_markers(end)[0]))
 
     def stop(self) -> None:
         if self._group is not None:
@@ -102,8 +102,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next_end(self, start: Offsets, limit: ReadLimit) -> Offsets:
         partitions = self._partitions()
-        self._check_none_is_gone(start, partitions)
-        if entering := [place for place in partitions if place not in start]:
+        self._check_none_is_deleted(start, partitions)
+        if entering := [partition for partition in partitions if partition not in start]:
             self._planned = self._log_ends.latest(partitions) if self._options.progress else {}
             return start | self._entries(start, entering)
         self._has_begun = self._is_checked = True
@@ -111,8 +111,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = start | self._ends
         if self._target is not None:
             ends = {
-                place: min(end, self._target.get(place, start[place]))
-                for place, end in ends.items()
+                partition: min(end, self._target.get(partition, start[partition]))
+                for partition, end in ends.items()
             }
         self._planned = ends
         begins = self._with_new_begins(start, ends)
@@ -128,16 +128,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shortened(begins, admitted, self._options.max_bytes, self._sampled)
 
     def _at_end(self, end: Offsets) -> Offsets:
-        """Partitions that a micro-batch reads to where they end. It is noted with its offsets, so
-        that it is the same when it runs again.
+        """Partitions that a micro-batch reads to their end. They are recorded with the offsets, so
+        that they are the same when the micro-batch runs again.
         """
         if not self._options.progress:
             return {}
-        return {place: at for place, at in end.items() if at >= self._planned.get(place, at + 1)}
+        return {
+            partition: at
+            for partition, at in end.items()
+            if at >= self._planned.get(partition, at + 1)
+        }
 
     def _entries(self, start: Offsets, entering: list[TopicPartition]) -> Offsets:
-        """Where partitions that are new to the stream are to be read from: those that it begins
-        with as the user wants it, later ones from their first record.
+        """The first offsets of partitions that are new to the stream: those that it begins with by
+        the option `start`, later ones from their first record.
         """
         if start or self._has_begun:
             return self._log_ends.earliest(entering)
@@ -145,20 +149,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _partitions(self) -> list[TopicPartition]:
         if time.monotonic() >= self._look_again_s:
-            self._known = self._log_ends.partitions()
+            self._cached_partitions = self._log_ends.partitions()
             self._look_again_s = time.monotonic() + _LOOK_FOR_PARTITIONS_EVERY_S
-            self._has_begun |= not self._known
-        return self._known
+            self._has_begun |= not self._cached_partitions
+        return self._cached_partitions
 
-    def _check_none_is_gone(self, start: Offsets, partitions: list[TopicPartition]) -> None:
-        gone = sorted(start.keys() - set(partitions))
-        if gone and self._options.on_lost == "fail":
-            topic, partition = gone[0]
-            raise DataLost(topic, partition, start[gone[0]], 0, 0)
+    def _check_none_is_deleted(self, start: Offsets, partitions: list[TopicPartition]) -> None:
+        deleted = sorted(start.keys() - set(partitions))
+        if deleted and self._options.on_lost == "fail":
+            topic, partition = deleted[0]
+            raise DataLost(topic, partition, start[deleted[0]], 0, 0)
 
     def _with_new_begins(self, start: Offsets, ends: Offsets) -> Offsets:
-        """A log that ends before the offset that was reached is another one, or was cut."""
-        cut = [place for place, end in ends.items() if end < start[place]]
+        """A log that ends before the offset that was reached was recreated or truncated."""
+        cut = [partition for partition, end in ends.items() if end < start[partition]]
         if not cut:
             return start
         firsts = self._log_ends.earliest(cut)
@@ -166,14 +170,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic, partition = cut[0]
             raise DataLost(topic, partition, start[cut[0]], firsts[cut[0]], ends[cut[0]])
         for topic, partition in cut:
-            _LOG.warning("%s-%d was made anew; reading it from its first record", topic, partition)
+            _LOG.warning("%s-%d was recreated; reading it from its first record", topic, partition)
         return start | firsts
 
     def _bytes_per_offset(self, topic: str, start: Offsets, ends: Offsets) -> float:
-        """By a sample of what is next; one a second is enough, and none while there is little."""
-        places = [place for place in ends if place[0] == topic]
-        longest = max(places, key=lambda place: ends[place] - start[place])
-        rows = sum(max(ends[place] - start[place], 0) for place in places)
+        """By a sample of the next records; one a second is enough, and none if there are few."""
+        partitions = [partition for partition in ends if partition[0] == topic]
+        longest = max(partitions, key=lambda partition: ends[partition] - start[partition])
+        rows = sum(max(ends[partition] - start[partition], 0) for partition in partitions)
         size_bytes, sampled_s = self._sizes.get(topic, (0.0, 0.0))
         is_little = size_bytes * rows * 4 < self._options.max_bytes
         if sampled_s and (is_little or time.monotonic() < sampled_s + _SAMPLE_AGAIN_S):
@@ -184,11 +188,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sizes[topic] = (size_bytes, time.monotonic())
         return size_bytes
 
-    def _sampled(self, place: TopicPartition, first: int, last: int) -> float:
-        """Bytes per offset; 0 if there is nothing."""
+    def _sampled(self, partition: TopicPartition, first: int, last: int) -> float:
+        """Bytes per offset; 0 if there are no records."""
         try:
-            sample = next(fetcher_of(self._options).read(*place, first, last), None)
-        except DataLost:  # whoever reads it will say so
+            sample = next(fetcher_of(self._options).read(*partition, first, last), None)
+        except DataLost:  # the task that reads it reports it
             sample = None
         if sample is None:
             return 0.0
@@ -197,34 +201,34 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # What a micro-batch reads
 
-    def _stretches(self, start: Offsets, end: Offsets) -> list[Stretch]:
+    def _offset_ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         lost = set() if self._is_checked else self._lost_since(start, end)
-        stretches = []
-        for place in sorted(start.keys() & end.keys() - lost):
-            if end[place] > start[place]:
-                stretches.append(Stretch(*place, start[place], end[place]))
-            elif end[place] < start[place]:  # made anew: `_with_new_begins` has agreed
-                stretches.append(Stretch(*place, EARLIEST, end[place]))
-        return stretches
+        ranges = []
+        for partition in sorted(start.keys() & end.keys() - lost):
+            if end[partition] > start[partition]:
+                ranges.append(OffsetRange(*partition, start[partition], end[partition]))
+            elif end[partition] < start[partition]:  # recreated: `_with_new_begins` has accepted it
+                ranges.append(OffsetRange(*partition, EARLIEST, end[partition]))
+        return ranges
 
     def _lost_since(self, start: Offsets, end: Offsets) -> set[TopicPartition]:
         """Before a micro-batch is repeated: partitions whose log no longer has all of it. They have
-        no rows in it then; the next one finds the log cut.
+        no rows in it then; the next one finds the log truncated.
         """
         self._is_checked = True
-        repeated = [place for place in start if end.get(place, 0) > start[place]]
+        repeated = [partition for partition in start if end.get(partition, 0) > start[partition]]
         latest = self._log_ends.latest(self._log_ends.existing(repeated))
-        lost = {place for place in repeated if latest.get(place, 0) < end[place]}
-        for place in sorted(lost):
+        lost = {partition for partition in repeated if latest.get(partition, 0) < end[partition]}
+        for partition in sorted(lost):
             if self._options.on_lost == "fail":
-                raise DataLost(*place, end[place] - 1, 0, latest.get(place, 0))
-            _LOG.warning("%s-%d ends before the micro-batch does; skipped", *place)
+                raise DataLost(*partition, end[partition] - 1, 0, latest.get(partition, 0))
+            _LOG.warning("%s-%d ends before the micro-batch does; skipped", *partition)
         return lost
 
-    # Offsets for others to see
+    # Offsets committed to a group, for its lag
 
     def _commit_to_group(self, end: Offsets) -> None:
-        """A failure is told, and no more: the stream goes by its checkpoint."""
+        """A failure is only logged: the stream goes by its checkpoint."""
         from headwater.client.group_offsets import GroupOffsets
 
         group = self._options.group
@@ -243,11 +247,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _with_progress(
-    stretches: list[Stretch], ends: Offsets, at_end: set[TopicPartition]
-) -> list[Stretch]:
-    """One for each partition, also for those that have nothing to read."""
-    read = {(each.topic, each.partition): each.start for each in stretches}
+    ranges: list[OffsetRange], ends: Offsets, at_end: set[TopicPartition]
+) -> list[OffsetRange]:
+    """A range for each partition, also for those that have nothing to read."""
+    starts = {(offsets.topic, offsets.partition): offsets.start for offsets in ranges}
     return [
-        Stretch(*place, read.get(place, end), end, is_end=place in at_end)
-        for place, end in sorted(ends.items())
+        OffsetRange(*partition, starts.get(partition, end), end, is_end=partition in at_end)
+        for partition, end in sorted(ends.items())
     ]

@@ -29,8 +29,9 @@ from headwater.client.compacted import read_committed_latest
 from headwater.errors import NotReady, PipelineError
 from headwater.pipelines.decoding import decoder
 from headwater.pipelines.decoding.captured import captured_schema
-from headwater.pipelines.flow import POSITION, Write
+from headwater.pipelines.flow import Write
 from headwater.pipelines.offsets import ends_of
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running.capture_position import await_capture
 from headwater.pipelines.settings import PipelineSettings

@@ -8,7 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 from pyspark.sql.types import DataType, DoubleType, FloatType, MapType, StructType
 
-from headwater.pipelines.flow import AT, POSITION, Write
+from headwater.pipelines.flow import AT, Write
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import DELETE, OP, Position
 
 BUCKETS: Final = 1024

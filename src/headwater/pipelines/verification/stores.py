@@ -20,9 +20,10 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users 
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import POSITION, STORED_OP, Write
+from headwater.pipelines.flow import STORED_OP, Write
 from headwater.pipelines.offsets import check_derivable
 from headwater.pipelines.operators.windows.results import EARLY, MARK
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.reading import BoundedReader, as_table
 from headwater.pipelines.running.environment import open_store
 from headwater.pipelines.running.loaded_pipeline import Pipeline, write_named

@@ -1,1 +1,1 @@
-"""Aggregates of windows: accumulators that can be merged, and their kernels."""
+"""Aggregates of windows: mergeable accumulators, sketches, and their kernels."""

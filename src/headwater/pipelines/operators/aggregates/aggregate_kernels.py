@@ -1,4 +1,4 @@
-"""The loops of sums and extremes, compiled by numba. Values are never null."""
+"""Numba kernels of sums, extremes and first/last values. Values are never null."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The aggregates of windows, as users name them: `hw.agg.count()`, `hw.agg.sum("total")`."""
+"""The aggregates of windows as users call them: `hw.agg.count()`, `hw.agg.sum("total")`."""
 
 from collections.abc import Sequence
 

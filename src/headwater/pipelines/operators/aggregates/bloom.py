@@ -1,4 +1,4 @@
-"""Bloom filters of the values of a group, and the test whether a value may be in one.
+"""Bloom filters (Bloom, 1970) of the values of a group, and the test for membership.
 
 A filter is bytes, for a column of any store: words of 64 bits in little-endian order.
 
@@ -72,11 +72,11 @@ class BoundBloom:
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         return [self.sets.of_values(rows[self.column], group, groups)]
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return [self.sets.merged(kept[0], group, groups)]
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return [self.sets.merged(accumulators[0], group, groups)]
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        words, offsets = words_of(kept[0])
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        words, offsets = words_of(accumulators[0])
         header = self.sets.probes | _VERSION << 8 | self.family << 16 | self.sets.size << 32
         with_headers = np.insert(words, offsets[:-1], np.uint64(header)).astype("<u8")
         ends = (offsets + np.arange(len(offsets))) * 8
@@ -93,18 +93,20 @@ def might_contain(filters: "Column | str", values: "Column | str") -> "Column":
     from pyspark.sql.pandas.functions import arrow_udf
 
     test = arrow_udf(_test, "boolean")  # type: ignore[call-overload]
-    given = [F.col(each) if isinstance(each, str) else each for each in (filters, values)]
+    given = [
+        F.col(argument) if isinstance(argument, str) else argument for argument in (filters, values)
+    ]
     found: Column = test(*given)
     return found
 
 
 def _test(filters: pa.Array, values: pa.Array) -> pa.Array:
-    is_known = pc.and_(filters.is_valid(), values.is_valid())
-    some, of_some = filters.filter(is_known).cast(pa.large_binary()), values.filter(is_known)
+    is_valid = pc.and_(filters.is_valid(), values.is_valid())
+    some, of_some = filters.filter(is_valid).cast(pa.large_binary()), values.filter(is_valid)
     words, offsets = _checked(some, of_some.type)
     found = pa.array(contained(words, offsets, hashes(of_some)), pa.bool_())
-    place = np.cumsum(np.asarray(is_known)) - 1
-    return found.take(pa.array(place, mask=~np.asarray(is_known)))
+    index = np.cumsum(np.asarray(is_valid)) - 1
+    return found.take(pa.array(index, mask=~np.asarray(is_valid)))
 
 
 def _checked(filters: pa.Array, kind: pa.DataType) -> tuple[Any, Any]:

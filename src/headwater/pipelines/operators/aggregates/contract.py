@@ -1,6 +1,6 @@
-"""What an aggregate is: columns that accumulate rows, can be merged, and give a result.
+"""The contract of an aggregate: accumulators of rows that can be merged and give a result.
 
-Accumulators are Arrow columns with one entry for each group, so that a million groups are kept,
+Accumulators are Arrow columns with one entry for each group, so that a million groups are stored,
 merged and read by a few calls. Groups are dense numbers from 0.
 
 The aggregates themselves (`api.py` has their list) promise more: the accumulators of a group
@@ -22,7 +22,7 @@ Groups = npt.NDArray[np.intp]  # the group of each row
 
 
 class Aggregate(Protocol):
-    """Pickled to the workers."""
+    """An aggregate as the user gave it. Pickled to the workers."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -35,6 +35,8 @@ class Aggregate(Protocol):
 
 
 class Bound(Protocol):
+    """An aggregate for rows of one schema."""
+
     @property
     def accumulators(self) -> tuple[pa.DataType, ...]: ...
 
@@ -45,13 +47,13 @@ class Bound(Protocol):
         """Rows are in log order."""
         ...
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
         """Accumulators of the same group become one; earlier ones stand before later ones."""
         ...
 
     def result(
         self,
-        kept: Sequence[pa.Array],
+        accumulators: Sequence[pa.Array],
         start_us: npt.NDArray[np.int64],
         end_us: npt.NDArray[np.int64],
     ) -> pa.Array:
@@ -82,13 +84,13 @@ class Count:
             group = group[rows[self.column].is_valid().to_numpy()]
         return [pa.array(np.bincount(group, minlength=groups))]
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
         sums = np.zeros(groups, np.int64)
-        np.add.at(sums, group, kept[0].to_numpy())
+        np.add.at(sums, group, accumulators[0].to_numpy())
         return [pa.array(sums)]
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        return kept[0]
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        return accumulators[0]
 
 
 def column_type(aggregate: str, schema: pa.Schema, column: str) -> pa.DataType:
@@ -115,10 +117,10 @@ def present(column: pa.Array | pa.ChunkedArray, group: Groups) -> tuple[pa.Array
 
 
 def by_arrow(function: str, values: pa.Array, group: Groups, groups: int) -> pa.Array:
-    """Arrow's own function over each group, for types that no loop of ours is made for."""
+    """Arrow's own function over each group, for types without a kernel."""
     table = pa.table({"group": group, "value": values})
     found = table.group_by("group", use_threads=False).aggregate([("value", function)])
-    place = np.full(groups, -1)
-    place[found["group"].to_numpy()] = np.arange(len(found))
+    index = np.full(groups, -1)
+    index[found["group"].to_numpy()] = np.arange(len(found))
     of_groups = found[f"value_{function}"].combine_chunks().cast(values.type)
-    return of_groups.take(pa.array(place, mask=place < 0))
+    return of_groups.take(pa.array(index, mask=index < 0))

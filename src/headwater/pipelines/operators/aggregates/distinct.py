@@ -1,5 +1,6 @@
-"""How many distinct values a group has: exactly up to 511, and beyond by HyperLogLog with 4096
-registers, whose standard error is 1.04 / √4096 = 1.6 %.
+"""Distinct counts: exact up to 511 values, then HyperLogLog with 4096 registers.
+
+The standard error of HyperLogLog (Flajolet et al., 2007) is 1.04 / √4096 = 1.6 %.
 """
 
 from collections.abc import Sequence
@@ -36,8 +37,8 @@ class Distinct:
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         return [_SETS.of_values(rows[self.column], group, groups)]
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return [_SETS.merged(kept[0], group, groups)]
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return [_SETS.merged(accumulators[0], group, groups)]
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        return pa.array(cardinalities(*words_of(kept[0]), _SETS.size))
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        return pa.array(cardinalities(*words_of(accumulators[0]), _SETS.size))

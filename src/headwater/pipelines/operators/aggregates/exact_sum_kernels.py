@@ -1,4 +1,4 @@
-"""The loops of `exact_sums`, compiled by numba.
+"""Numba kernels of `exact_sums`: a superaccumulator for doubles.
 
 A sum is an integer in units of 2⁻¹⁰⁷⁴, the least double, in limbs of 32 bits: the limbs from the
 first to the last that is not zero, all with the sign of the sum. So each sum is written in one way
@@ -47,11 +47,11 @@ def add_doubles(bits, group, groups):
         mantissa = bits[row] & 0xFFFFFFFFFFFFF
         if exponent:
             mantissa |= 1 << 52
-        place = max(exponent - 1, 0)
-        low = (mantissa & _MASK) << (place & 31)
-        high = (mantissa >> 32) << (place & 31)
+        shift = max(exponent - 1, 0)
+        low = (mantissa & _MASK) << (shift & 31)
+        high = (mantissa >> 32) << (shift & 31)
         sign = 1 - 2 * (bits[row] < 0)
-        at = bases[group[row]] + (place >> 5)
+        at = bases[group[row]] + (shift >> 5)
         sums[at] += sign * (low & _MASK)
         sums[at + 1] += sign * ((low >> 32) + (high & _MASK))
         sums[at + 2] += sign * (high >> 32)
@@ -150,21 +150,21 @@ def _rounded(first, limbs):
         top >>= 1
         length += 1
     dropped = max(length - 53, 0)  # bits
-    kept, half, rest = 0, 0, 0
+    mantissa, half, rest = 0, 0, 0
     for limb in range(len(limbs)):
-        value, place = abs(limbs[limb]), 32 * (first + limb)
-        if place >= dropped:
-            kept |= value << (place - dropped)
+        value, shift = abs(limbs[limb]), 32 * (first + limb)
+        if shift >= dropped:
+            mantissa |= value << (shift - dropped)
         else:
-            if place + 32 > dropped:
-                kept |= value >> (dropped - place)
-            below = dropped - 1 - place
+            if shift + 32 > dropped:
+                mantissa |= value >> (dropped - shift)
+            below = dropped - 1 - shift
             if below < 32:
                 half = value >> below & 1
                 rest |= value & ((1 << below) - 1)
             else:
                 rest |= value
-    if half and (rest or kept & 1):
-        kept += 1
-    rounded = math.ldexp(float(kept), dropped + _LEAST)
+    if half and (rest or mantissa & 1):
+        mantissa += 1
+    rounded = math.ldexp(float(mantissa), dropped + _LEAST)
     return rounded if limbs[-1] > 0 else -rounded

@@ -1,8 +1,9 @@
-"""Sums of doubles without any rounding until the result is asked for: whatever the order in which
-they were added, the result is the double nearest to the true sum.
+"""Exact sums of doubles (a superaccumulator), rounded once: the order of rows does not matter.
 
-It takes some 30 bytes for values of like size, and 560 at most; a row takes 10 to 30 ns, some five
-times as long as to add it to a double.
+A sum is a fixed-point number that covers the whole range of doubles (Kulisch accumulator), with
+only the limbs that are not zero. The result is the double nearest to the true sum. It takes some 30
+bytes for values of like size, and 560 at most; a row takes 10 to 30 ns, some five times as long as
+to add it to a double.
 """
 
 from collections.abc import Sequence
@@ -33,16 +34,18 @@ def sums_of(column: pa.ChunkedArray, group: Groups, groups: int) -> list[pa.Arra
     return _columns(*add_doubles(bits, group, groups))
 
 
-def merged(kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-    firsts, limbs, marks = kept
+def merged(accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+    firsts, limbs, marks = accumulators
     offsets, values = entries(limbs)
     arrays = np.asarray(firsts), offsets, np.asarray(values), np.asarray(marks)
     return _columns(*add_sums(*arrays, group, groups))
 
 
-def rounded(kept: Sequence[pa.Array]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def rounded(
+    accumulators: Sequence[pa.Array],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """The sums, and which of them are of nothing."""
-    firsts, limbs, marks = kept
+    firsts, limbs, marks = accumulators
     offsets, values = entries(limbs)
     sums = round_sums(np.asarray(firsts), offsets, np.asarray(values), np.asarray(marks))
     return sums, np.asarray(marks) == 0

@@ -1,4 +1,4 @@
-"""The least and the greatest value of a group. The accumulator is the value."""
+"""Minimum and maximum of a group. The accumulator is the value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,11 +62,11 @@ class BoundExtreme:
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         return self._extremes(rows[self.column], group, groups)
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return self._extremes(kept[0], group, groups)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return self._extremes(accumulators[0], group, groups)
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        return kept[0]
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        return accumulators[0]
 
     def _extremes(self, column: pa.Array, group: Groups, groups: int) -> list[pa.Array]:
         values, group = present(column, group)
@@ -100,7 +100,7 @@ class BoundExtreme:
 
 
 def is_integral(kind: pa.DataType) -> bool:
-    """Kept as, and compared by, an integer of at most 64 bits."""
+    """Whether values are compared as integers of at most 64 bits."""
     return bool(
         pat.is_signed_integer(kind)
         or pat.is_boolean(kind)
@@ -130,8 +130,8 @@ def from_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return (values.cast(pa.int32()) if pat.is_date32(kind) else values).cast(kind)
 
 
-def alike(values: pa.Array) -> pa.Array:
-    """What is equal in SQL has the same bits: 0.0 and -0.0, all NaNs."""
+def normalized(values: pa.Array) -> pa.Array:
+    """Values that are equal in SQL get the same bits: 0.0 and -0.0, all NaNs."""
     if not pat.is_floating(values.type):
         return values
     numbers = values.to_numpy(zero_copy_only=False) + values.type.to_pandas_dtype()(0)

@@ -1,8 +1,8 @@
-"""The value that came first or last in a group.
+"""The first or last value of a group by event time.
 
-Partitions have no order among each other, so event time decides, and among equal times the place in
-the log: the lower offset is first. Rows with the same time and the same offset, in two partitions,
-are told apart by their values. So the choice depends on the rows alone.
+Partitions have no order among each other, so event time decides, and among equal times the offset:
+the lower one is first. Rows with the same time and the same offset, in two partitions, are ordered
+by their values. So the choice depends on the rows alone.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from headwater.pipelines.operators.aggregates.aggregate_kernels import ends_of_o
 from headwater.pipelines.operators.aggregates.contract import Groups, column_type, refused
 from headwater.pipelines.operators.aggregates.extremes import (
     ORDERED,
-    alike,
     as_integers,
     is_integral,
     is_ordered,
+    normalized,
 )
 from headwater.pipelines.operators.runtime.contract import OFFSET, TIME
 
@@ -59,19 +59,19 @@ class BoundFirstOrLast:
 
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         given = [rows[name].combine_chunks() for name in (TIME, OFFSET, self.column)]
-        return self._chosen([*given[:2], alike(given[2])], group, groups)
+        return self._chosen([*given[:2], normalized(given[2])], group, groups)
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return self._chosen(kept, group, groups)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return self._chosen(accumulators, group, groups)
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        return kept[2]
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        return accumulators[2]
 
     def _chosen(self, given: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
         if given[2].null_count:
             is_valid = given[2].is_valid()
             group = group[np.asarray(is_valid)]
-            given = [each.filter(is_valid) for each in given]
+            given = [column.filter(is_valid) for column in given]
         times, offsets = np.asarray(given[0]), np.asarray(given[1])
         ranks = np.zeros(len(group), np.int64)
         rows, are_equal = ends_of_order(group, groups, times, offsets, ranks, self.is_last)
@@ -79,7 +79,7 @@ class BoundFirstOrLast:
             ranks = _ranks(given[2])
             rows, _ = ends_of_order(group, groups, times, offsets, ranks, self.is_last)
         taken = pa.array(rows, mask=rows < 0)
-        return [each.take(taken) for each in given]
+        return [column.take(taken) for column in given]
 
 
 def _ranks(values: pa.Array) -> npt.NDArray[np.int64]:

@@ -1,7 +1,7 @@
-"""The loops of `hash_sets`, compiled by numba.
+"""Numba kernels of `hash_sets`: sorted hashes, Bloom filters and HyperLogLog registers.
 
 A set is some words of 64 bits: fewer than `size` are its hashes in ascending order; `size` of them
-are its full form, which stays as large however many hashes come. With `probes` it is the bits of a
+are its full form, which does not grow any more. With `probes` it is the bits of a
 Bloom filter, and without them the registers of a HyperLogLog, of one byte each.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from headwater.jit import kernel
 
-_FEW = 32  # so many are put in order fastest by the simplest means
+_FEW = 32  # insertion sort is fastest for so many
 
 
 @kernel
@@ -95,7 +95,7 @@ def _distinct(out, start, end):
 
 @kernel
 def _write_many(hashes, out, start, size, probes, table):
-    """Of more hashes than have room; perhaps they are the same ones again and again."""
+    """Of more hashes than have room, counted by a hash table: many may be duplicates."""
     full = out[start : start + size]
     held = 0
     for hashed in hashes:

@@ -1,5 +1,7 @@
-"""Sets of hashes, one for each group: small ones as they are, so that a hundred thousand groups of
-a few values take a few words each; large ones in a form of fixed size (hash_set_kernels.py).
+"""Sets of hashes, one for each group: exact while small, then a sketch of fixed size.
+
+A hundred thousand groups of a few values take a few words each; large sets are Bloom filters or
+HyperLogLog registers (hash_set_kernels.py).
 
 Which form a set has depends on how many distinct hashes it has, and on nothing else.
 """

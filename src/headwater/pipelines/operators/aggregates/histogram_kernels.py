@@ -1,10 +1,10 @@
-"""The loops of `counted`, compiled by numba: how often each group has each key."""
+"""Numba kernels of `histograms`: counts of keys by group, ranks, most frequent keys."""
 
 import numpy as np
 
 from headwater.jit import kernel
 
-_FEW = 32  # so many are put in order fastest by the simplest means
+_FEW = 32  # insertion sort is fastest for so many
 
 
 @kernel
@@ -98,7 +98,7 @@ def key_at_rank(offsets, keys, counts, ranks):
 
 
 @kernel
-def most_counted(offsets, counts, most):
+def most_frequent(offsets, counts, most):
     """The entries with the highest counts of each group, at most so many; of equal ones the first
     comes first. And where each group begins among them.
     """

@@ -1,5 +1,6 @@
-"""For each group, how often it has each of its keys: two accumulators, lists of keys in ascending
-order and of their counts. Percentiles count bins so, top counts values.
+"""Histograms: for each group, a list of its keys in ascending order, and one of their counts.
+
+Percentiles count bins, top counts values.
 """
 
 from dataclasses import dataclass
@@ -15,16 +16,18 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Histograms:
     offsets: Integers  # of each group's first entry, and the end
     keys: Integers
     counts: Integers
 
 
-def counted(group: Groups, groups: int, keys: Integers, weights: Integers | None = None) -> Counted:
+def histograms_of(
+    group: Groups, groups: int, keys: Integers, weights: Integers | None = None
+) -> Histograms:
     if weights is None:
         weights = np.ones(len(keys), np.int64)
-    return Counted(*count_keys(group, groups, keys, weights))
+    return Histograms(*count_keys(group, groups, keys, weights))
 
 
 def as_list(offsets: Integers, values: pa.Array) -> pa.ListArray:
@@ -32,6 +35,6 @@ def as_list(offsets: Integers, values: pa.Array) -> pa.ListArray:
 
 
 def entries(lists: pa.ListArray) -> tuple[Integers, pa.Array]:
-    """Where each list begins among the values, from 0, and the values."""
+    """The offset of each list among the values, from 0, and the values."""
     offsets = np.asarray(lists.offsets).astype(np.int64)
     return offsets - offsets[0], lists.flatten()

@@ -1,7 +1,7 @@
-"""The aggregates of one `.agg(...)`: how they are bound, kept in state, and read.
+"""The named aggregates of one `.agg(...)`, and their accumulators as columns of a table.
 
-Each has some accumulators; those of all stand side by side as columns `a0`, `a1`, … of a table with
-one row for each group, beside whatever else tells the groups apart.
+Each has some accumulators; those of all are the columns `a0`, `a1`, … of a table with one row for
+each group, beside the columns that identify the group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,57 +36,63 @@ class NamedAggregates:
 
     @cached_property
     def bound(self) -> tuple[tuple[str, Bound], ...]:
-        return tuple((name, each.bound(self.schema)) for name, each in self.aggregates)
+        return tuple((name, aggregate.bound(self.schema)) for name, aggregate in self.aggregates)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Of the rows, that they read."""
-        return tuple(dict.fromkeys(name for _, each in self.aggregates for name in each.columns))
+        return tuple(
+            dict.fromkeys(name for _, aggregate in self.aggregates for name in aggregate.columns)
+        )
 
     @property
     def results_schema(self) -> pa.Schema:
-        return pa.schema([(name, each.result_type) for name, each in self.bound])
+        return pa.schema([(name, aggregate.result_type) for name, aggregate in self.bound])
 
     @property
     def accumulators_schema(self) -> pa.Schema:
-        types = [kind for _, each in self.bound for kind in each.accumulators]
+        types = [kind for _, aggregate in self.bound for kind in aggregate.accumulators]
         return pa.schema([(f"a{at}", kind) for at, kind in enumerate(types)])
 
     def layout(self, others: Sequence[str] = ()) -> str:
-        """All that accumulators depend on, and the types of other columns that are kept."""
+        """All that accumulators depend on, and the types of other stored columns."""
         names = dict.fromkeys((*others, *self.columns))
         kinds = [f"{name} {self.schema.field(name).type}" for name in names]
         return f"{self.aggregates} of {', '.join(kinds)}"
 
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         """Columns of accumulators_schema, of each group. Rows are in log order."""
-        return [column for _, each in self.bound for column in each.accumulate(rows, group, groups)]
-
-    def merge(self, kept: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
-        """The same, of accumulators: columns of accumulators_schema among those of `kept`."""
         return [
             column
-            for (_, each), columns in zip(self.bound, self._parts(kept), strict=True)
-            for column in each.merge(columns, group, groups)
+            for _, aggregate in self.bound
+            for column in aggregate.accumulate(rows, group, groups)
+        ]
+
+    def merge(self, stored: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
+        """The same, of accumulators: columns of accumulators_schema among those of `stored`."""
+        return [
+            column
+            for (_, aggregate), columns in zip(self.bound, self._parts(stored), strict=True)
+            for column in aggregate.merge(columns, group, groups)
         ]
 
     def results(
         self,
-        kept: pa.Table,
+        stored: pa.Table,
         start_us: npt.NDArray[np.int64],
         end_us: npt.NDArray[np.int64],
     ) -> list[pa.Array]:
         """Columns of results_schema."""
         return [
-            each.result(columns, start_us, end_us)
-            for (_, each), columns in zip(self.bound, self._parts(kept), strict=True)
+            aggregate.result(columns, start_us, end_us)
+            for (_, aggregate), columns in zip(self.bound, self._parts(stored), strict=True)
         ]
 
-    def _parts(self, kept: pa.Table) -> list[list[pa.Array]]:
+    def _parts(self, stored: pa.Table) -> list[list[pa.Array]]:
         parts, at = [], 0
-        for _, each in self.bound:
-            width = len(each.accumulators)
-            parts.append([_whole(kept[f"a{at + more}"]) for more in range(width)])
+        for _, aggregate in self.bound:
+            width = len(aggregate.accumulators)
+            parts.append([_whole(stored[f"a{at + number}"]) for number in range(width)])
             at += width
         return parts
 
@@ -95,16 +101,18 @@ def check_names(kind: str, named: Mapping[str, object], taken: Sequence[str]) ->
     """Raises PipelineError if there are none, or if a result has a column of that name already."""
     if not named:
         raise PipelineError(f"{kind}: no aggregates", hint=".agg(rows=hw.agg.count())")
-    for name, each in named.items():
+    for name, aggregate in named.items():
         if name in taken or name.startswith("_"):
             raise PipelineError(
                 f"{kind}: no aggregate can have the name {name}",
                 detail=f"columns of the result are {', '.join(taken)}",
             )
-        if not isinstance(each, Previous) and not hasattr(type(each), "bound"):  # a Column has all
+        if not isinstance(aggregate, Previous) and not hasattr(
+            type(aggregate), "bound"
+        ):  # a Column has all
             raise PipelineError(
-                f"{kind}: {name}={each!r} is no aggregate",
-                hint="hw.agg has all that there are: hw.agg.count()",
+                f"{kind}: {name}={aggregate!r} is no aggregate",
+                hint="aggregates are in hw.agg: hw.agg.count()",
             )
 
 

@@ -1,10 +1,10 @@
-"""Percentiles by counts of bins (DDSketch's idea), which any cut, order and merge gives alike.
+"""Percentiles by logarithmic bins (DDSketch, Masson et al., 2019), the same for any merge order.
 
 A bin is all doubles that agree in sign, exponent and the first 6 bits of the mantissa: its bounds
 are at most 1/64 apart, so its middle is off by at most 1/128 = 0.8 % of a value in it. To find the
 bin of a double is a shift of its bits, and the same on every machine, which a logarithm is not.
 There are 64 bins for each power of two; integers up to 127 have one each. The least and the
-greatest value are kept too, and exact.
+greatest value are stored too, and exact.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,12 @@ from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregates.contract import Groups, column_type, present, refused
 from headwater.pipelines.operators.aggregates.extremes import BoundExtreme
 from headwater.pipelines.operators.aggregates.histogram_kernels import key_at_rank
-from headwater.pipelines.operators.aggregates.histograms import Counted, as_list, counted, entries
+from headwater.pipelines.operators.aggregates.histograms import (
+    Histograms,
+    as_list,
+    entries,
+    histograms_of,
+)
 
 _SHIFT: Final = 46  # of the 52 bits of a mantissa
 _FINEST: Final = 1_000_000  # of a share; ranks are exact
@@ -79,13 +84,13 @@ class BoundPercentiles:
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         values, group = present(rows[self.column], group)
         values = values.cast(pa.float64(), safe=False)  # a double has 53 bits of an integer
-        of_bins = counted(group, groups, _bins(np.asarray(values)))
+        of_bins = histograms_of(group, groups, _bins(np.asarray(values)))
         return [*self._bounds(values, values, group, groups), *_lists(of_bins)]
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        least, greatest, bins, counts = kept
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        least, greatest, bins, counts = accumulators
         offsets, keys = entries(bins)
-        of_bins = counted(
+        of_bins = histograms_of(
             np.repeat(group, np.diff(offsets)),
             groups,
             np.asarray(keys.cast(pa.int64())),
@@ -93,8 +98,8 @@ class BoundPercentiles:
         )
         return [*self._bounds(least, greatest, group, groups), *_lists(of_bins)]
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        least, greatest, bins, counts = kept
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        least, greatest, bins, counts = accumulators
         offsets, keys = entries(bins)
         in_bins = np.asarray(entries(counts)[1])
         numbers = np.add.reduceat(np.append(in_bins, 0), offsets[:-1]) * (np.diff(offsets) > 0)
@@ -107,7 +112,7 @@ class BoundPercentiles:
             found.append(_within(pa.array(middles), ranks == 1, ranks == numbers, least, greatest))
         if self.is_single:
             return found[0]
-        several = np.array([np.asarray(each.fill_null(0)) for each in found]).T
+        several = np.array([np.asarray(values.fill_null(0)) for values in found]).T
         ends = np.arange(len(least) + 1, dtype=np.int32) * len(self.shares)
         mask = pa.array(numbers == 0)
         return pa.ListArray.from_arrays(pa.array(ends), pa.array(several.ravel()), mask=mask)
@@ -165,7 +170,7 @@ _INFINITE: Final = int(np.array(np.inf).view(np.int64)) >> _SHIFT
 _NAN: Final = int(np.array(np.nan).view(np.int64)) >> _SHIFT
 
 
-def _lists(of_bins: Counted) -> list[pa.Array]:
+def _lists(of_bins: Histograms) -> list[pa.Array]:
     return [
         as_list(of_bins.offsets, pa.array(of_bins.keys, pa.int32())),
         as_list(of_bins.offsets, pa.array(of_bins.counts)),

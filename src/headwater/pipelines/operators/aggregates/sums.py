@@ -1,4 +1,4 @@
-"""Sums, averages, rates.
+"""Sums, averages and rates, with the types that Spark gives them.
 
 | of       | sum                          | average                                 |
 |----------|------------------------------|-----------------------------------------|
@@ -6,7 +6,7 @@
 | decimals | decimal, 10 digits more       | decimal, 4 digits more behind the point |
 | doubles  | double                       | double                                  |
 
-as Spark has them. Integers are added up with 96 bits, decimals with 256, and doubles without
+Integers are added up with 96 bits, decimals with 256, and doubles without
 rounding (exact_sums.py): the order does not matter, and what is too large meanwhile, but not in the
 end, is no error.
 """
@@ -78,16 +78,16 @@ class Rate:
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         return Count().accumulate(rows, group, groups)
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return Count().merge(kept, group, groups)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return Count().merge(accumulators, group, groups)
 
     def result(
         self,
-        kept: Sequence[pa.Array],
+        accumulators: Sequence[pa.Array],
         start_us: npt.NDArray[np.int64],
         end_us: npt.NDArray[np.int64],
     ) -> pa.Array:
-        return pa.array(np.asarray(kept[0]) * self.per_us / (end_us - start_us))
+        return pa.array(np.asarray(accumulators[0]) * self.per_us / (end_us - start_us))
 
 
 class _Total(Protocol):
@@ -107,11 +107,13 @@ class _Total(Protocol):
 
     def accumulate(self, column: pa.ChunkedArray, group: Groups, groups: int) -> list[pa.Array]: ...
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]: ...
+    def merge(
+        self, accumulators: Sequence[pa.Array], group: Groups, groups: int
+    ) -> list[pa.Array]: ...
 
-    def sums(self, kept: Sequence[pa.Array]) -> pa.Array: ...
+    def sums(self, accumulators: Sequence[pa.Array]) -> pa.Array: ...
 
-    def averages(self, kept: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
+    def averages(self, accumulators: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
         """A count of 0 has the sum null."""
         ...
 
@@ -131,11 +133,11 @@ class BoundSum:
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         return self.total.accumulate(rows[self.total.column], group, groups)
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return self.total.merge(kept, group, groups)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return self.total.merge(accumulators, group, groups)
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        return self.total.sums(kept)
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        return self.total.sums(accumulators)
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,12 @@ class BoundAverage:
         counts = self.count.accumulate(rows, group, groups)
         return counts + self.total.accumulate(rows[self.total.column], group, groups)
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        counts = self.count.merge(kept[:1], group, groups)
-        return counts + self.total.merge(kept[1:], group, groups)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        counts = self.count.merge(accumulators[:1], group, groups)
+        return counts + self.total.merge(accumulators[1:], group, groups)
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        return self.total.averages(kept[1:], kept[0])
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        return self.total.averages(accumulators[1:], accumulators[0])
 
 
 def _total(aggregate: str, schema: pa.Schema, column: str) -> _Total:
@@ -190,24 +192,26 @@ class IntegerTotal:
         add_integers(as_integers(values), is_present, group, high, low)
         return [pa.array(high, mask=~is_present), pa.array(low, mask=~is_present)]
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        (highs, of_values), (lows, _) = (present(each, group) for each in kept)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        (highs, of_values), (lows, _) = (present(half, group) for half in accumulators)
         is_present, high, low = _zeros(groups)
         add_halves(np.asarray(highs), np.asarray(lows), is_present, of_values, high, low)
         return [pa.array(high, mask=~is_present), pa.array(low, mask=~is_present)]
 
-    def sums(self, kept: Sequence[pa.Array]) -> pa.Array:
-        high = np.asarray(kept[0].fill_null(0))
+    def sums(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        high = np.asarray(accumulators[0].fill_null(0))
         if len(high) and not -(2**31) <= high.min() <= high.max() < 2**31:
             raise PipelineError(
                 f"sum of {self.column} is too large for a bigint",
                 hint=f'sum decimals instead: F.col("{self.column}").cast("decimal(38,0)")',
             )
-        sums = (high << 32) + np.asarray(kept[1].fill_null(0))
-        return pa.array(sums, mask=np.asarray(kept[0].is_null()))
+        sums = (high << 32) + np.asarray(accumulators[1].fill_null(0))
+        return pa.array(sums, mask=np.asarray(accumulators[0].is_null()))
 
-    def averages(self, kept: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
-        sums = np.asarray(kept[0].fill_null(0)) * 2.0**32 + np.asarray(kept[1].fill_null(0))
+    def averages(self, accumulators: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
+        sums = np.asarray(accumulators[0].fill_null(0)) * 2.0**32 + np.asarray(
+            accumulators[1].fill_null(0)
+        )
         number = np.asarray(counts)
         return pa.array(sums / np.maximum(number, 1), mask=number == 0)
 
@@ -235,14 +239,14 @@ class DecimalTotal:
         values, group = present(column, group)
         return [by_arrow("sum", values.cast(self.accumulators[0]), group, groups)]
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return self.accumulate(kept[0], group, groups)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return self.accumulate(accumulators[0], group, groups)
 
-    def sums(self, kept: Sequence[pa.Array]) -> pa.Array:
-        return self._fitting("sum", kept[0], self.sum_type)
+    def sums(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        return self._fitting("sum", accumulators[0], self.sum_type)
 
-    def averages(self, kept: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
-        sums = kept[0].cast(pa.decimal256(_SUM_DIGITS, self.scale))
+    def averages(self, accumulators: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
+        sums = accumulators[0].cast(pa.decimal256(_SUM_DIGITS, self.scale))
         number = counts.cast(pa.decimal256(19, 0))
         divisor = pc.if_else(pc.equal(counts, 0), pa.scalar(None, number.type), number)
         quotients = pc.divide(sums, divisor)
@@ -269,15 +273,15 @@ class FloatTotal:
     def accumulate(self, column: pa.ChunkedArray, group: Groups, groups: int) -> list[pa.Array]:
         return exact_sums.sums_of(column, group, groups)
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        return exact_sums.merged(kept, group, groups)
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        return exact_sums.merged(accumulators, group, groups)
 
-    def sums(self, kept: Sequence[pa.Array]) -> pa.Array:
-        sums, is_null = exact_sums.rounded(kept)
+    def sums(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        sums, is_null = exact_sums.rounded(accumulators)
         return pa.array(sums, mask=is_null)
 
-    def averages(self, kept: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
-        sums, is_null = exact_sums.rounded(kept)
+    def averages(self, accumulators: Sequence[pa.Array], counts: pa.Array) -> pa.Array:
+        sums, is_null = exact_sums.rounded(accumulators)
         return pa.array(sums / np.maximum(np.asarray(counts), 1), mask=is_null)
 
 

@@ -1,8 +1,8 @@
 """The most frequent values of a group, exactly.
 
-What keeps only the values that look frequent so far (Misra–Gries, Space-Saving) depends on the
-order of rows and merges, and a replay would give another result. So all values are counted, and
-how many there may be is bounded: beyond it is an error, not a guess.
+Sketches that store only the values that look frequent so far (Misra–Gries, Space-Saving) depend on
+the order of rows and merges, and a replay would give another result. So all values are counted, and
+their number is bounded: more of them are an error, not an estimate.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregates.contract import Groups, column_type, present, refused
 from headwater.pipelines.operators.aggregates.extremes import (
     ORDERED,
-    alike,
     as_integers,
     from_integers,
     is_integral,
     is_ordered,
+    normalized,
 )
-from headwater.pipelines.operators.aggregates.histogram_kernels import most_counted
-from headwater.pipelines.operators.aggregates.histograms import as_list, counted, entries
+from headwater.pipelines.operators.aggregates.histogram_kernels import most_frequent
+from headwater.pipelines.operators.aggregates.histograms import as_list, entries, histograms_of
 
 
 @dataclass(frozen=True)
@@ -69,32 +69,34 @@ class BoundTop:
 
     def accumulate(self, rows: pa.Table, group: Groups, groups: int) -> list[pa.Array]:
         values, group = present(rows[self.column], group)
-        return self._counted(alike(values), group, groups, None)
+        return self._accumulators(normalized(values), group, groups, None)
 
-    def merge(self, kept: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
-        offsets, values = entries(kept[0])
+    def merge(self, accumulators: Sequence[pa.Array], group: Groups, groups: int) -> list[pa.Array]:
+        offsets, values = entries(accumulators[0])
         of_entries = np.repeat(group, np.diff(offsets))
-        return self._counted(values, of_entries, groups, np.asarray(entries(kept[1])[1]))
+        return self._accumulators(
+            values, of_entries, groups, np.asarray(entries(accumulators[1])[1])
+        )
 
-    def result(self, kept: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
-        (offsets, values), (_, counts) = entries(kept[0]), entries(kept[1])
-        starts, chosen = most_counted(offsets, np.asarray(counts), self.most)
-        taken = [each.take(pa.array(chosen)) for each in (values, counts)]
+    def result(self, accumulators: Sequence[pa.Array], start_us: Any, end_us: Any) -> pa.Array:
+        (offsets, values), (_, counts) = entries(accumulators[0]), entries(accumulators[1])
+        starts, chosen = most_frequent(offsets, np.asarray(counts), self.most)
+        taken = [column.take(pa.array(chosen)) for column in (values, counts)]
         fields = list(self.result_type.value_type)
         return as_list(starts, pa.StructArray.from_arrays(taken, fields=fields))
 
-    def _counted(
+    def _accumulators(
         self, values: pa.Array, group: Groups, groups: int, counts: npt.NDArray[np.int64] | None
     ) -> list[pa.Array]:
         if is_integral(self.kind):
-            found = counted(group, groups, as_integers(values), counts)
+            found = histograms_of(group, groups, as_integers(values), counts)
             of_keys = from_integers(pa.array(found.keys), self.kind)
         else:
             encoded = values.dictionary_encode()
             order = pc.sort_indices(encoded.dictionary)
             rank = np.empty(len(order), np.int64)
             rank[np.asarray(order)] = np.arange(len(order))
-            found = counted(group, groups, rank[np.asarray(encoded.indices)], counts)
+            found = histograms_of(group, groups, rank[np.asarray(encoded.indices)], counts)
             of_keys = encoded.dictionary.take(order).take(pa.array(found.keys))
         sizes = np.diff(found.offsets)
         if len(sizes) and sizes.max() > self.distinct:

@@ -1,1 +1,1 @@
-"""Joins: stream with stream, stream with table, table with table, and lookups."""
+"""Joins: stream with stream, stream with table (as of), table with table, and lookups."""

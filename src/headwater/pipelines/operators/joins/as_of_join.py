@@ -1,10 +1,9 @@
-"""The join of events with a table as it was: each event gets the row of its key that was valid at
-the time that the event asks for.
+"""As-of join of events with a versioned table: each event gets the row valid at its time.
 
 A version of a row is valid from a time on, and the table's partitions are read in that order; an
-event waits until all of them are past what it may ask for, or have been read to their end. So what
-it finds is a fact of the two logs, and does not depend on which was read first. Events of a
-partition leave in their order.
+event is pending until all of them are past its time, or have been read to their end. So its row is
+a fact of the two logs, and does not depend on which was read first. Events of a partition leave in
+their order.
 """
 
 from collections.abc import Iterable
@@ -16,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.operators.joins.keyed_table import GONE, VALID, KeyedTable
-from headwater.pipelines.operators.joins.pending_events import WAITS, WaitingRows
+from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, KeyedTable
+from headwater.pipelines.operators.joins.pending_events import PENDING_UNTIL, PendingEvents
 from headwater.pipelines.operators.joins.table_versions import TableVersions
 from headwater.pipelines.operators.runtime.contract import (
     FAULT,
@@ -26,12 +25,12 @@ from headwater.pipelines.operators.runtime.contract import (
     SEEN,
     TIME,
     Input,
-    Progress,
+    PartitionProgress,
     State,
 )
 from headwater.pipelines.operators.runtime.lineage import Flags, flags_at, is_among, tag_of, tagged
+from headwater.pipelines.operators.state.compatibility import check_settings_compatible
 from headwater.pipelines.operators.state.fingerprints import NO_SETTING
-from headwater.pipelines.operators.state.state_compat import check_settings
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.stamping import epoch_us
@@ -39,8 +38,8 @@ from headwater.pipelines.operators.time.watermarks import NEVER_US
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
 
-AS_OF: Final = "__as_of"  # int64: the time that an event asks for; NEVER_US: nothing is valid then
-FOREVER_US: Final = 2**62
+AS_OF: Final = "__as_of"  # int64: the time of the wanted version; NEVER_US: nothing is valid then
+END_US: Final = 2**62
 _AT: Final = "_at"
 _UPDATE: Final = "u"
 
@@ -58,40 +57,42 @@ class AsOfJoin:
     columns: tuple[str, ...] = field(metadata=NO_SETTING)
     is_inner: bool
     time: EventTime  # of events
-    is_log_time: bool  # events ask for the time at which they came into the log, else for their own
-    valid_from: str | None  # the column that says so of a change; None: its time in the log
+    is_log_time: bool  # as of the time at which events came into the log, else of their own
+    valid_from: str | None  # the column with the start of validity; None: `_at`
     keep_us: int  # how far behind its partition's time an event's own may be
     is_stream: bool = field(metadata=NO_SETTING)  # `why` calls it as the running pipeline does
-    chosen: tuple[str, ...] = ()  # columns of the table, by who wrote the pipeline
+    chosen: tuple[str, ...] = ()  # columns of the table, if the user chose some
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         events, changes = inputs
         settings = f"{self.event_key} to {self.table_key}, {self.chosen or 'all'} columns, "
         settings += "by log" if self.is_log_time else f"as of, by {self.valid_from or _AT}"
-        check_settings(state, "an enrichment", f"{settings}, kept {self.keep_us} us")
+        check_settings_compatible(state, "an enrichment", f"{settings}, kept {self.keep_us} us")
         table = KeyedTable(state, self.table_key, self.table)
-        reached = _Reached(state.document.setdefault("table", []))
-        self._take_in(table, changes, reached)
+        table_progress = _TableProgress(state.document.setdefault("table", []))
+        self._add_versions(table, changes, table_progress)
         watermarks = self.time.watermarks(state.document.get("events"))
         asking = self._asking(state, events, watermarks.of_rows(events) + self.time.delay_us)
         watermarks.advance(events.progress, events.now_us)
         state.document["events"] = watermarks.to_json()
-        waiting = WaitingRows(state, self.event_key)
-        before_us = reached.before_us() if self.is_stream else FOREVER_US
-        ready = waiting.release(asking, before_us, AS_OF)
+        pending = PendingEvents(state, self.event_key)
+        before_us = table_progress.before_us() if self.is_stream else END_US
+        ready = pending.release(asking, before_us, AS_OF)
         result = self._joined(state, table, ready)
         needed_us = watermarks.now_us - self.keep_us
-        oldest_us = waiting.oldest_us()
+        oldest_us = pending.oldest_us()
         table.save(needed_us if oldest_us is None else min(needed_us, oldest_us), before_us)
-        state.counters["waiting"] = len(waiting)
+        state.counters["waiting"] = len(pending)
         state.counters["versions"] = len(table)
         return result
 
-    def _take_in(self, table: KeyedTable, changes: Input, reached: "_Reached") -> None:
+    def _add_versions(
+        self, table: KeyedTable, changes: Input, table_progress: "_TableProgress"
+    ) -> None:
         rows = changes.rows
-        origins = reached.codes(changes.origins)
-        valid_us = self._valid_us(changes, reached)
-        reached.advance(changes)
+        origins = table_progress.codes(changes.origins)
+        valid_us = self._valid_us(changes, table_progress)
+        table_progress.advance(changes)
         if not len(rows):
             return
         op = rows[OP].combine_chunks().fill_null("").to_numpy(zero_copy_only=False)
@@ -101,10 +102,10 @@ class AsOfJoin:
         is_version = ~np.isin(op, (TRUNCATE, READ_TO_END, READ_TO_HERE))
         for name in self.table_key:
             is_version &= rows[name].is_valid().to_numpy()
-        versions = rows.select([each.name for each in self.table])
+        versions = rows.select([column.name for column in self.table])
         added: dict[str, Any] = {
             VALID: valid_us,
-            GONE: op == DELETE,
+            DELETED: op == DELETE,
             ORIGIN: origin.astype(np.int32),
             OFFSET: rows[OFFSET],
         }
@@ -114,23 +115,23 @@ class AsOfJoin:
             )
         table.add(versions.filter(pa.array(is_version)))
 
-    def _valid_us(self, changes: Input, reached: "_Reached") -> npt.NDArray[np.int64]:
-        """Changes of a partition are valid in their order. With a column that says from when on,
-        they are valid from then; what has no row to say so (a delete) is by its time in the log.
+    def _valid_us(self, changes: Input, table_progress: "_TableProgress") -> npt.NDArray[np.int64]:
+        """Changes of a partition are valid in their order: from the time in the column
+        `valid_from`, if there is one; deletes, which have no row, from their time in the log.
         """
         if self.valid_from is None:
-            return reached.of_rows(changes)
+            return table_progress.of_rows(changes)
         rows = changes.rows
-        at, told = (epoch_us(rows[name].combine_chunks()) for name in (_AT, self.valid_from))
+        at, from_column = (epoch_us(rows[name].combine_chunks()) for name in (_AT, self.valid_from))
         op = rows[OP].combine_chunks().fill_null("")
         is_by_log = pc.is_in(op, pa.array([DELETE, TRUNCATE]))
-        valid = pc.if_else(is_by_log, at, told)
+        valid = pc.if_else(is_by_log, at, from_column)
         found: npt.NDArray[np.int64] = valid.fill_null(NEVER_US).to_numpy()
         return found
 
     def _asking(self, state: State, events: Input, seen_us: npt.NDArray[np.int64]) -> pa.Table:
-        """`seen_us`: the latest time of the event's partition up to and with it. It is what the
-        event waits for, so that none overtakes another.
+        """`seen_us`: the latest time of the event's partition up to and with it. The event is
+        pending until the table is past it, so that no event overtakes another.
         """
         rows = events.rows
         if self.is_log_time:
@@ -144,7 +145,7 @@ class AsOfJoin:
             as_of = np.where(has_time & ~is_too_old, as_of, NEVER_US)
         asking = rows.select(list(dict.fromkeys((*self.events, *self.event_key))))
         asking = asking.append_column(AS_OF, pa.array(as_of))
-        return asking.append_column(WAITS, pa.array(seen_us))
+        return asking.append_column(PENDING_UNTIL, pa.array(seen_us))
 
     def _joined(self, state: State, table: KeyedTable, ready: pa.Table) -> pa.Table:
         if not len(ready):
@@ -158,8 +159,8 @@ class AsOfJoin:
         return self._inner(result, is_found) if self.is_inner else result
 
     def _inner(self, result: pa.Table, is_found: npt.NDArray[np.bool_]) -> pa.Table:
-        """What has no row is left out. But a store that has the event from before must forget it:
-        an update becomes a delete, and deletes go through.
+        """Events without a row are left out. But a store that has the event from before must remove
+        it: an update becomes a delete, and deletes go through.
         """
         if OP not in result.column_names or is_found.all():
             return result.filter(pa.array(is_found))
@@ -174,7 +175,7 @@ class AsOfJoin:
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """The event, and the version of the table's row that it found: where there is no row, the
-        change that removed it, if one did. A deleted event is gone whatever it found.
+        change that removed it, if there is one. A deleted event does not depend on the table.
         """
         events, changes = inputs
         names = [name for name in self.events if name != OP]  # an inner join may have changed it
@@ -182,67 +183,71 @@ class AsOfJoin:
         seen_us = self.time.watermarks(None).of_rows(events) + self.time.delay_us
         is_asking = pa.array(is_wanted)
         if OP in self.events:
-            is_gone = pc.is_in(events.rows[OP].combine_chunks(), pa.array([DELETE, TRUNCATE]))
-            is_asking = pc.and_(is_asking, pc.invert(is_gone))
+            is_deleted = pc.is_in(events.rows[OP].combine_chunks(), pa.array([DELETE, TRUNCATE]))
+            is_asking = pc.and_(is_asking, pc.invert(is_deleted))
         asking = self._asking(MemoryState(), events, seen_us).filter(is_asking)
         keys = [asking[name] for name in self.event_key]
         traced = replace(self, table=(*self.table, tag_of(1)))
         table = TableVersions(self.table_key, traced.table)
-        traced._take_in(table, tagged(changes, 1), _Reached([]))  # noqa: SLF001 (its own)
+        traced._add_versions(table, tagged(changes, 1), _TableProgress([]))  # noqa: SLF001 (its own)
         used = table.used(changes, keys, asking[AS_OF].to_numpy())
         return is_wanted, flags_at(len(changes.rows), used)
 
 
-class _Reached:
+class _TableProgress:
     """How far the table's partitions have been read. In the state: [topic, partition, the latest
-    time, whether that was the end of the log]; its place in the list is the partition's code.
+    time, whether that was the end of the log]; the index in the list is the partition's code.
     """
 
-    def __init__(self, kept: list[list[Any]]) -> None:
-        self._kept = kept
-        self._codes = {(each[0], each[1]): code for code, each in enumerate(kept)}
+    def __init__(self, partitions: list[list[Any]]) -> None:
+        self._partitions = partitions
+        self._codes = {
+            (partition[0], partition[1]): code for code, partition in enumerate(partitions)
+        }
 
-    def codes(self, places: Iterable[tuple[str, int]]) -> npt.NDArray[np.int64]:
-        return np.array([self._code(*place) for place in places], np.int64)
+    def codes(self, origins: Iterable[tuple[str, int]]) -> npt.NDArray[np.int64]:
+        return np.array([self._code(*origin) for origin in origins], np.int64)
 
     def of_rows(self, changes: Input) -> npt.NDArray[np.int64]:
         """The latest time of the row's partition up to and with it."""
         if not len(changes.rows):
             return np.empty(0, np.int64)
-        before = np.array([self._kept[each][2] for each in self.codes(changes.origins)], np.int64)
+        before = np.array(
+            [self._partitions[code][2] for code in self.codes(changes.origins)], np.int64
+        )
         seen = changes.rows[SEEN].fill_null(NEVER_US).to_numpy()
         found: npt.NDArray[np.int64] = np.maximum(seen, before[changes.rows[ORIGIN].to_numpy()])
         return found
 
     def advance(self, changes: Input) -> None:
-        for each in changes.progress:
-            self._saw(each)
+        for progress in changes.progress:
+            self._saw(progress)
         if not len(changes.rows):
             return
         op = changes.rows[OP]
         for value, is_end in ((READ_TO_HERE, False), (READ_TO_END, True)):
-            told = changes.rows[ORIGIN].filter(pc.equal(op, value))
-            for origin in pc.unique(told).to_pylist():
-                self._kept[self._code(*changes.origins[origin])][3] = is_end
+            origins = changes.rows[ORIGIN].filter(pc.equal(op, value))
+            for origin in pc.unique(origins).to_pylist():
+                self._partitions[self._code(*changes.origins[origin])][3] = is_end
 
     def before_us(self) -> int:
-        """All changes before this time are known."""
+        """All changes before this time have been read."""
         return min(
-            (FOREVER_US if is_end else seen for _, _, seen, is_end in self._kept),
+            (END_US if is_end else seen for _, _, seen, is_end in self._partitions),
             default=NEVER_US,
         )
 
-    def _saw(self, progress: Progress) -> None:
-        kept = self._kept[self._code(progress.topic, progress.partition)]
+    def _saw(self, progress: PartitionProgress) -> None:
+        partition = self._partitions[self._code(progress.topic, progress.partition)]
         if progress.seen_us is not None:
-            kept[2] = max(kept[2], progress.seen_us)
+            partition[2] = max(partition[2], progress.seen_us)
 
     def _code(self, topic: str, partition: int) -> int:
-        place = topic, partition
-        if place not in self._codes:
-            self._codes[place] = len(self._kept)
-            self._kept.append([topic, partition, NEVER_US, False])
-        return self._codes[place]
+        origin = topic, partition
+        if origin not in self._codes:
+            self._codes[origin] = len(self._partitions)
+            self._partitions.append([topic, partition, NEVER_US, False])
+        return self._codes[origin]
 
 
 def _count(state: State, name: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""`hw.enrich`: events with the row of a table that belongs to them, as it was then."""
+"""`hw.enrich`: events joined with the row of a table as it was at their time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION, TopicRead, read_of
+from headwater.pipelines.flow import AT, TopicRead, read_of
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
 from headwater.pipelines.operators.joins.join_columns import On, pairs_of
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.operators.time.event_time import EventTime, time_of
 from headwater.pipelines.operators.time.stamping import epoch_us
+from headwater.pipelines.position import POSITION
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import OP, TRUNCATE
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _KIND: Final = "enrich"
 _OURS: Final = (OP, AT, POSITION)
 _EVERYWHERE: Final = f"{OP} in ('{TRUNCATE}', '{READ_TO_END}', '{READ_TO_HERE}')"
-_IDLE_US: Final = 600_000_000  # a partition of events that is silent so long holds no versions back
+_IDLE_US: Final = 600_000_000  # of a partition of events, after which it retains no versions
 _KEEP_VERSIONS: Final = "7 days"
 
 Columns = Sequence[str] | Mapping[str, str] | None
@@ -59,7 +60,7 @@ def enrich(
     `keep_versions`  with `as_of`, how far the time of an event may be behind the watermark of its
                 partition (7 days); an older one finds no row, and is counted
     `columns`   of the table that are wanted, or {"name": "customer_name"}; all but its key
-    `name`      by which it finds its state when its inputs are changed
+    `name`      identifies its state when its inputs are changed
     """
     read = _table_read(table)
     changes = _changes(read, is_stream=events.isStreaming)
@@ -112,14 +113,14 @@ def _table_read(table: "DataFrame") -> TopicRead:
     read = read_of(table)
     if read is None:
         raise PipelineError(
-            f"{_KIND}: which topic the table is cannot be known any more",
+            f"{_KIND}: the topic of the table cannot be found",
             detail="it was changed after flow.table, or does not come from there",
             hint="give the table as flow.table gave it: filter and rename the events, or the result"
             " (columns= chooses and renames the table's)",
         )
     if not read.topic or read.value == "bytes" or "connector" in read.options:
         raise PipelineError(
-            f"{_KIND}: this table cannot be kept in step with the log",
+            f"{_KIND}: this table cannot be read in step with the log",
             detail=read.topic or "topics by a pattern",
             hint="name one topic, decoded, by the connector that is the default",
         )
@@ -127,8 +128,8 @@ def _table_read(table: "DataFrame") -> TopicRead:
 
 
 def _changes(read: TopicRead, *, is_stream: bool) -> "DataFrame":
-    """The table as the changes that made it, from the first one on."""
-    options = {name: each for name, each in read.options.items() if name != "key"}
+    """The changes of the table, from the first one on."""
+    options = {name: value for name, value in read.options.items() if name != "key"}
     options |= {"start": "earliest", "progress": "true"}
     changes = read.reader.changes(read.topic, read.schema, read.value, options)
     if changes.isStreaming != is_stream:
@@ -145,7 +146,7 @@ def _key_of(read: TopicRead, key: Sequence[str] | str) -> tuple[str, ...]:
     found = read.reader.key_of(read.topic, read.options)
     if not found:
         raise PipelineError(
-            f"{_KIND}: {read.topic} has no key: its rows cannot be told apart",
+            f"{_KIND}: {read.topic} has no key: its rows cannot be identified",
             hint='name one: flow.table(…, key="id")',
         )
     return found
@@ -207,7 +208,8 @@ def _wanted(
         if name not in of_table or name in _OURS:
             raise PipelineError(
                 f"{_KIND}: {topic} has no column {name}",
-                detail="columns are " + ", ".join(each for each in of_table if each not in _OURS),
+                detail="columns are "
+                + ", ".join(column for column in of_table if column not in _OURS),
             )
         if new in of_events or list(wanted.values()).count(new) > 1:
             raise PipelineError(
@@ -219,8 +221,8 @@ def _wanted(
 
 @dataclass(frozen=True)
 class ValidFrom(EventTime):
-    """How far a table has come whose rows say themselves from when on they are valid: not by one
-    that is published ahead, which says nothing of when others come.
+    """Event time of a table whose rows have a start of validity. A row that is published ahead
+    counts by its time in the log: it does not mean that earlier ones have all come.
     """
 
     def time(self, rows: pa.RecordBatch) -> pa.Array:
@@ -266,7 +268,7 @@ def _refuse_compacted(read: TopicRead) -> None:
         cluster.close()
     if "compact" in policy:
         raise PipelineError(
-            f"{_KIND}: {read.topic} is compacted, so it does not tell how its rows were at a time",
+            f"{_KIND}: {read.topic} is compacted, so earlier versions of its rows are missing",
             detail=f"cleanup.policy={policy}",
             hint="leave out as_of, or keep every change: cleanup.policy=delete, retention.ms=-1",
         )

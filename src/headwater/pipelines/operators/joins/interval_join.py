@@ -1,13 +1,13 @@
-"""Two streams joined in an interval of time: the operator behind hw.join (stream_join.py).
+"""Interval join of two streams: the operator of hw.join (stream_join.py).
 
 A left row at l and a right row at r of the same key are a pair if l - before <= r <= l + after.
 
-A row is late if it is before the watermark of its own partition at its own place in the log, which
-is a fact of that log alone. So every row of an input that is taken in from now on is at or after
-the least watermark of that input. A left row is kept until the right input's has passed l + after,
-a right row until the left input's has passed r + before: nothing that is taken in can meet it then.
-Hence every pair of rows that are taken in is found, once, whichever came first and in whichever
-batch, and a row that leaves alone has no partner among them.
+A row is late if it is before the watermark of its own partition at its own offset, which is a fact
+of that log alone. So every row of an input that is admitted from now on is at or after the least
+watermark of that input. A left row is buffered until the right input's watermark has passed l +
+after, a right row until the left input's has passed r + before: no admitted row can match it then.
+Hence every pair of admitted rows is found, once, whichever came first and in whichever batch, and a
+row that is emitted alone has no partner among them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.joins.interval_matching import matching
-from headwater.pipelines.operators.joins.join_buffer import KeptRows, Run, sorted_run
+from headwater.pipelines.operators.joins.join_buffer import JoinBuffer, Run, sorted_run
 from headwater.pipelines.operators.runtime.contract import (
     OFFSET,
     ORIGIN,
@@ -37,14 +37,15 @@ from headwater.pipelines.operators.runtime.lineage import (
     tagged,
     tagged_rows,
 )
+from headwater.pipelines.operators.state.compatibility import check_settings_compatible
 from headwater.pipelines.operators.state.fingerprints import NO_SETTING
-from headwater.pipelines.operators.state.state_compat import check_settings
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.operators.time.event_time import NEVER_US, EventTime, Watermarks
 from headwater.pipelines.operators.time.lateness import LATE, OF_SIDE, Lateness, admit
+from headwater.pipelines.position import POSITION, positions
 from headwater.sinks.contract import OP
 
-_PLACE: Final = "__place"  # index into document["places"]
+_PARTITION: Final = "__place"  # index into document["places"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -66,8 +67,8 @@ class JoinSide:
         return self.key == (self.hash_column,)
 
     @property
-    def kept(self) -> str:
-        """What of it is kept, and how long."""
+    def buffered(self) -> str:
+        """Which of its rows are buffered, and how long: stored, to detect changed settings."""
         which = "outer" if self.is_outer else "inner"
         return f"{which} {self.name} {self.key} within {self.back_us} and {self.ahead_us} us"
 
@@ -80,11 +81,11 @@ class IntervalJoin:
     output: pa.Schema
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
-        check_settings(state, "a join", f"{self.left.kept}; {self.right.kept}")
+        check_settings_compatible(state, "a join", f"{self.left.buffered}; {self.right.buffered}")
         left = _Arrived(state, self.left, inputs[0], self.lateness)
         right = _Arrived(state, self.right, inputs[1], self.lateness)
-        _put_aside(state, left)
-        _put_aside(state, right)
+        _to_side_output(state, left)
+        _to_side_output(state, right)
         found = [*self._pairs(left.new, right.new)]
         for run in right.partners(left.new):
             found += self._pairs(left.new, run)
@@ -103,12 +104,12 @@ class IntervalJoin:
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """Both rows of a pair, or the one that found no partner."""
         sides = [
-            replace(each, columns=(*each.columns, (tag_of(number).name, tag_of(number).name)))
-            for number, each in enumerate((self.left, self.right))
+            replace(side, columns=(*side.columns, (tag_of(number).name, tag_of(number).name)))
+            for number, side in enumerate((self.left, self.right))
         ]
         output = pa.schema([*self.output, tag_of(0), tag_of(1)])
         join = replace(self, left=sides[0], right=sides[1], output=output)
-        carried = tuple(tagged(each, side) for side, each in enumerate(inputs))
+        carried = tuple(tagged(given, side) for side, given in enumerate(inputs))
         result = join.step(MemoryState(), carried)
         is_wanted = is_among(result.select(self.output.names).columns, rows.columns)
         return tagged_rows(inputs, result, is_wanted)
@@ -133,7 +134,7 @@ class IntervalJoin:
         columns = dict(zip(of_right.column_names, of_right.columns, strict=True))
         columns |= dict(zip(of_left.column_names, of_left.columns, strict=True))
         is_right = pa.array(left.times[at_left] <= right.times[at_right])
-        for name in (_PLACE, OFFSET):
+        for name in (_PARTITION, OFFSET):
             columns[name] = pc.if_else(is_right, of_right[name], of_left[name])
         if AT in columns:
             left_at, right_at = of_left[AT], of_right[AT]
@@ -153,28 +154,21 @@ class IntervalJoin:
 
     def _alone(self, side: JoinSide, rows: pa.Table) -> pa.Table:
         found = _payload(side, rows)
-        for each in self.output:
-            if each.name not in (*found.column_names, OP, POSITION):
-                found = found.append_column(each, pa.nulls(len(found), each.type))
+        for column in self.output:
+            if column.name not in (*found.column_names, OP, POSITION):
+                found = found.append_column(column, pa.nulls(len(found), column.type))
         return found
 
-    def _finished(self, found: list[pa.Table], places: list[list[Any]]) -> pa.Table:
+    def _finished(self, found: list[pa.Table], partitions: list[list[Any]]) -> pa.Table:
         if not found:
             return self.output.empty_table()
         names = found[0].column_names
-        rows = pa.concat_tables([each.select(names) for each in found]).combine_chunks()
-        place = rows[_PLACE].combine_chunks()
-        position = [
-            pa.array([topic for topic, _ in places], pa.string()).take(place),
-            pa.array([partition for _, partition in places], pa.int32()).take(place),
-            rows[OFFSET].combine_chunks(),
-        ]
-        rows = rows.append_column(POSITION, pa.StructArray.from_arrays(position, _POSITION_NAMES))
+        rows = pa.concat_tables([part.select(names) for part in found]).combine_chunks()
+        partition = rows[_PARTITION].combine_chunks()
+        position = positions(partitions, partition, rows[OFFSET].combine_chunks())
+        rows = rows.append_column(POSITION, position)
         rows = rows.append_column(OP, pa.repeat(pa.scalar("c"), len(rows)))
         return rows.select(self.output.names)
-
-
-_POSITION_NAMES: Final = ("topic", "partition", "offset")
 
 
 def result_schema(sides: tuple[JoinSide, JoinSide], rows: Sequence[pa.Schema]) -> pa.Schema:
@@ -189,28 +183,28 @@ def result_schema(sides: tuple[JoinSide, JoinSide], rows: Sequence[pa.Schema]) -
 
 
 class _Arrived:
-    """One input of a batch, and what is kept of it."""
+    """One input of a batch, and its buffer."""
 
     def __init__(self, state: State, side: JoinSide, given: Input, lateness: Lateness) -> None:
         self.side = side
         self._given = given
         self._document = state.document
-        kept = self._document.get(side.name, {})
-        self.watermarks = side.time.watermarks(kept.get("watermarks"))
-        self._closed_us: int = kept.get("closed", NEVER_US)
+        stored = self._document.get(side.name, {})
+        self.watermarks = side.time.watermarks(stored.get("watermarks"))
+        self._closed_us: int = stored.get("closed", NEVER_US)
         times = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        aside = _Aside(state)
-        is_taken = admit(
-            aside,
+        rejected = _SideOutput(state)
+        is_admitted = admit(
+            rejected,
             given,
             lateness,
             own_us=self.watermarks.of_rows(given),
             due_us=times + 1,  # it is in time as long as the watermark has not passed it
             closed_us=self._closed_us,
         )
-        self.aside = aside.rows
-        rows = self._placed(given.rows.filter(pa.array(is_taken)))
-        self.kept = KeptRows(
+        self.rejected = rejected.rows
+        rows = self._with_partition(given.rows.filter(pa.array(is_admitted)))
+        self.buffer = JoinBuffer(
             state,
             side.name,
             rows.schema,
@@ -228,51 +222,56 @@ class _Arrived:
         self.new = sorted_run(rows, side.hash_column, matched)
 
     def partners(self, asking: Run) -> Iterator[Run]:
-        """Runs of what is kept that may have some for these rows of the other side."""
+        """Buffered runs that may have partners for these rows of the other side."""
         if len(asking.times):
-            yield from self.kept.within(
+            yield from self.buffer.within(
                 int(asking.times.min()) - self.side.ahead_us,
                 int(asking.times.max()) + self.side.back_us,
             )
 
     def close(self, other: Watermarks) -> int:
-        """How far time has come in this input; where all of it is idle, the other one tells. Rows
-        before that are late from now on.
+        """The watermark of this input; if all of it is idle, that of the other one. Rows before it
+        are late from now on.
         """
         come = [self._closed_us, self.watermarks.now_us]
         come += [other.now_us] if self.watermarks.is_idle else []
-        kept = {"watermarks": self.watermarks.to_json(), "closed": max(come)}
-        self._document[self.side.name] = kept
-        return max(come)
+        closed_us = max(come)
+        self._document[self.side.name] = {
+            "watermarks": self.watermarks.to_json(),
+            "closed": closed_us,
+        }
+        return closed_us
 
     def expire(self, other_us: int) -> Iterator[pa.Table]:
-        """Rows that no row of the other input can meet any more, as far as they are to come out."""
+        """Drops rows that no row of the other input can match; gives those emitted alone."""
         limit_us = other_us - self.side.ahead_us
-        is_kept = self.new.times >= limit_us
+        is_needed = self.new.times >= limit_us
         if self.side.is_outer:
             assert self.new.matched is not None
             yield self._without_key
-            yield self.new.rows.filter(pa.array(~is_kept & ~self.new.matched))
-        yield from self.kept.expire(limit_us)
-        self.kept.add(self.new.only(is_kept), limit_us)
-        self.kept.save()
+            yield self.new.rows.filter(pa.array(~is_needed & ~self.new.matched))
+        yield from self.buffer.expire(limit_us)
+        self.buffer.add(self.new.only(is_needed), limit_us)
+        self.buffer.save()
 
-    def _placed(self, rows: pa.Table) -> pa.Table:
-        """With places that mean the same in every batch."""
-        places = self._document.setdefault("places", [])
-        for place in map(list, self._given.origins):
-            if place not in places:
-                places.append(place)
-        codes = pa.array([places.index(list(each)) for each in self._given.origins], pa.int32())
-        place = codes.take(rows[ORIGIN].combine_chunks())
+    def _with_partition(self, rows: pa.Table) -> pa.Table:
+        """With a partition code that is the same in every batch."""
+        partitions = self._document.setdefault("places", [])
+        for partition in map(list, self._given.origins):
+            if partition not in partitions:
+                partitions.append(partition)
+        codes = pa.array(
+            [partitions.index(list(origin)) for origin in self._given.origins], pa.int32()
+        )
+        partition = codes.take(rows[ORIGIN].combine_chunks())
         names = [source for source, _ in self.side.columns]
-        names += [each for each in (self.side.hash_column, AT) if each in rows.column_names]
+        names += [name for name in (self.side.hash_column, AT) if name in rows.column_names]
         names = list(dict.fromkeys([*names, TIME, OFFSET]))
-        return rows.select(names).append_column(_PLACE, place)
+        return rows.select(names).append_column(_PARTITION, partition)
 
 
-class _Aside:
-    """What `admit` is given for the state: a place for rows of one of the two inputs."""
+class _SideOutput:
+    """The state that `admit` gets: it captures the side output of one of the two inputs."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -290,18 +289,18 @@ class _Aside:
         self.rows = rows
 
 
-def _put_aside(state: State, arrived: _Arrived) -> None:
-    """Columns by their names in the result, where the two sides' do not stand in the same place."""
-    if arrived.aside is not None:
+def _to_side_output(state: State, arrived: _Arrived) -> None:
+    """With columns by their names in the result, which differ between the two inputs."""
+    if arrived.rejected is not None:
         renamed = dict(arrived.side.columns)
-        names = [renamed.get(name, name) for name in arrived.aside.column_names]
-        which = pa.repeat(pa.scalar(arrived.side.name), len(arrived.aside))
-        state.side(LATE, arrived.aside.rename_columns(names).append_column(OF_SIDE, which))
+        names = [renamed.get(name, name) for name in arrived.rejected.column_names]
+        which = pa.repeat(pa.scalar(arrived.side.name), len(arrived.rejected))
+        state.side(LATE, arrived.rejected.rename_columns(names).append_column(OF_SIDE, which))
 
 
 def _payload(side: JoinSide, rows: pa.Table) -> pa.Table:
-    """What of a row goes into the result, by its names there."""
-    names = dict(side.columns) | {_PLACE: _PLACE, OFFSET: OFFSET}
+    """The columns of a row that go into the result, by their names there."""
+    names = dict(side.columns) | {_PARTITION: _PARTITION, OFFSET: OFFSET}
     if AT in rows.column_names:
         names[AT] = AT
     return rows.select(list(names)).rename_columns(list(names.values()))

@@ -1,4 +1,4 @@
-"""Which rows of two runs belong together: equal hashes, and times not too far apart."""
+"""Numba kernel of the interval join: a sort-merge join of two runs by hash and time."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,8 @@ Int64s = npt.NDArray[np.int64]
 
 @kernel
 def _first_at(hashes: Int64s, times: Int64s, start: int, wanted: int, time_us: int) -> int:
-    """The first row from `start` on that is not before (wanted, time_us), found by steps that
-    double: who comes with sorted questions pays for the distance only.
+    """The first row from `start` on that is not before (wanted, time_us), by galloping (exponential
+    search): with sorted queries it costs the logarithm of the distance.
     """
     low, step, count = start, 1, len(hashes)
     while low < count and (
@@ -56,7 +56,7 @@ def matching(
     asked, met = np.empty(pairs, np.int64), np.empty(pairs, np.int64)
     pair = 0
     for row in range(asking):
-        for each in range(first[row], first[row] + count[row]):
-            asked[pair], met[pair] = row, each
+        for partner in range(first[row], first[row] + count[row]):
+            asked[pair], met[pair] = row, partner
             pair += 1
     return asked, met

@@ -1,10 +1,11 @@
-"""Rows of one input of a join that may still find a partner, of one bucket.
+"""The buffer of one input of an interval join: rows that may still find a partner (LSM tiers).
 
-They are kept in runs: tables sorted by the hash of the key and by time, so that a batch looks its
-own keys up and reads little else. A batch adds runs and changes none; four of about the same age
-and size become one. A run has rows of about one stretch of time, an eighth of the interval of the
-join, so that what has expired goes by whole files. Which rows have found a partner is kept apart
-(`<side>-matched`, a bit for each row): it changes, and they do not.
+They are stored in runs: tables sorted by the hash of the key and by time, so that a batch looks its
+own keys up and reads little else. A batch adds runs and changes none; four of the same level and
+range of time are compacted into one of the next level. A run has rows of about one range of time,
+an eighth of the interval of the join, so that expired rows are removed by whole tables. Which rows
+have found a partner is stored apart (`<side>-matched`, a bit for each row): it changes, and they do
+not.
 
     document   {"runs": [{"name": "left-7", "stretch": 3245, "level": 1, "rows": 8192,
                           "least": …, "last": …}], "made": 9}         times in microseconds
@@ -21,10 +22,10 @@ import pyarrow as pa
 from headwater.pipelines.operators.runtime.contract import TIME, State
 from headwater.pipelines.operators.state.column_evolution import with_columns_of
 
-_STRETCHES: Final = 8  # that the interval of a join is divided into
-_LEAST_STRETCH_US: Final = 1_000_000
+_RANGES: Final = 8  # ranges of time that the interval of a join is divided into
+_LEAST_RANGE_US: Final = 1_000_000
 _MOST_PIECES: Final = 8  # that the rows of a batch are divided into, however long their time
-_ALIKE: Final = 4  # runs of the same age and size become one
+_FAN_IN: Final = 4  # runs of the same range and level are compacted
 
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -37,7 +38,7 @@ class Run:
     rows: pa.Table
     hashes: Int64s
     times: Int64s
-    matched: Flags | None  # None: nobody asks
+    matched: Flags | None  # None: not needed, of an inner side
     is_changed: bool = False  # whether `matched` is
 
     def mark(self, which: Int64s) -> None:
@@ -64,8 +65,8 @@ def sorted_run(rows: pa.Table, hash_column: str, matched: Flags | None) -> Run:
     )
 
 
-class KeptRows:
-    """Of one side, before and after one batch."""
+class JoinBuffer:
+    """The buffered rows of one side, before and after one batch."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class KeptRows:
         self._schema = schema
         self._key = key
         self._hash_column = hash_column
-        self._stretch_us = max(interval_us // _STRETCHES, _LEAST_STRETCH_US)
+        self._range_us = max(interval_us // _RANGES, _LEAST_RANGE_US)
         self._is_outer = is_outer
         self._document = state.document.setdefault(f"{side}-kept", {"runs": [], "made": 0})
         self._loaded: dict[str, Run] = {}
@@ -98,10 +99,10 @@ class KeptRows:
                 yield self._run(entry)
 
     def expire(self, limit_us: int) -> Iterator[pa.Table]:
-        """Rows before the limit are no longer kept; gives those of an outer side that found no
-        partner, each once.
+        """Drops rows before the limit; gives those of an outer side that found no partner, each
+        once.
         """
-        for entry in [each for each in self._entries if each["least"] < limit_us]:
+        for entry in [entry for entry in self._entries if entry["least"] < limit_us]:
             if self._is_outer:
                 run = self._run(entry)
                 assert run.matched is not None
@@ -116,14 +117,14 @@ class KeptRows:
         """`limit_us`: as it was given to `expire`."""
         if not len(run.times):
             return
-        stretches = run.times // self._stretch_us
+        ranges = run.times // self._range_us
         shift = 0
-        while (stretches.max() >> shift) - (stretches.min() >> shift) >= _MOST_PIECES:
+        while (ranges.max() >> shift) - (ranges.min() >> shift) >= _MOST_PIECES:
             shift += 1
-        stretches = stretches >> shift << shift
-        for stretch in np.unique(stretches).tolist():
-            self._put(run.only(stretches == stretch), stretch, 0)
-            self._merge(stretch, limit_us)
+        ranges = ranges >> shift << shift
+        for range_ in np.unique(ranges).tolist():
+            self._put(run.only(ranges == range_), range_, 0)
+            self._merge(range_, limit_us)
 
     def save(self) -> None:
         if not self._is_outer:
@@ -138,11 +139,11 @@ class KeptRows:
             bits = {"run": list(self._bits), "bits": list(self._bits.values())}
             self._state.put(f"{self._side}-matched", pa.table(bits) if self._bits else None)
 
-    def _merge(self, stretch: int, limit_us: int) -> None:
+    def _merge(self, range_: int, limit_us: int) -> None:
         level = 0
         while True:
-            alike = [e for e in self._entries if e["stretch"] == stretch and e["level"] == level]
-            if len(alike) < _ALIKE:
+            alike = [e for e in self._entries if e["stretch"] == range_ and e["level"] == level]
+            if len(alike) < _FAN_IN:
                 return
             runs = [self._run(entry) for entry in alike]
             runs = [run.only(run.times >= limit_us) for run in runs]
@@ -153,16 +154,16 @@ class KeptRows:
                 matched = np.concatenate([run.matched for run in runs if run.matched is not None])
             rows = pa.concat_tables([run.rows for run in runs])
             level += 1
-            self._put(sorted_run(rows, self._hash_column, matched), stretch, level)
+            self._put(sorted_run(rows, self._hash_column, matched), range_, level)
 
-    def _put(self, run: Run, stretch: int, level: int) -> None:
+    def _put(self, run: Run, range_: int, level: int) -> None:
         if not len(run.times):
             return
         name = f"{self._side}-{self._document['made']}"
         self._document["made"] += 1
         entry = {
             "name": name,
-            "stretch": stretch,
+            "stretch": range_,
             "level": level,
             "rows": len(run.times),
             "least": int(run.times.min()),

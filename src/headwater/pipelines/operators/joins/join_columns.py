@@ -1,4 +1,4 @@
-"""The columns that joins go by, as users write them."""
+"""The key columns of joins, as users write them in `on`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,10 +16,10 @@ On = str | Sequence[str | tuple[str, str]]
 def pairs_of(kind: str, on: On) -> list[tuple[str, str]]:
     """(the left's column, the right's). `kind` is whose argument it is. Raises PipelineError."""
     pairs = []
-    for each in [on] if isinstance(on, str) or not isinstance(on, Sequence) else on:
-        match each:
+    for column in [on] if isinstance(on, str) or not isinstance(on, Sequence) else on:
+        match column:
             case str():
-                pairs.append((each, each))
+                pairs.append((column, column))
             case (str() as one, str() as other):
                 pairs.append((one, other))
             case _:
@@ -41,7 +41,7 @@ def with_equal_types(
         types = type_of(left, one), type_of(right, other)
         if types[0] == types[1]:
             continue
-        if not all(each in INTEGERS for each in types):
+        if not all(kind in INTEGERS for kind in types):
             raise PipelineError(
                 f"{kind}: keys of different types are never equal",
                 detail=f"{one} is {types[0]}, {other} is {types[1]}",

@@ -1,5 +1,6 @@
-"""hw.join_tables: two tables joined by their changes. What is asked for is checked here, before
-anything runs. Three operators follow each other:
+"""`hw.join_tables`: an incremental join of two tables by their changes.
+
+Arguments are checked here, before anything runs. Three operators follow each other:
 
     changes ──▶ by the table's key:  what changes at which join key   (table_changes.py, each table)
             ──▶ by the join key:     what changes in the result       (table_join.py)
@@ -13,16 +14,17 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.joins.join_columns import On, pairs_of, with_equal_types
-from headwater.pipelines.operators.joins.table_changes import PLACE, TableChanges
+from headwater.pipelines.operators.joins.table_changes import TableChanges
 from headwater.pipelines.operators.joins.table_join import (
     JoinedTable,
     OneChangePerRow,
     TableJoin,
     result_key,
 )
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 from headwater.sinks.contract import OP, TRUNCATE
 
 if TYPE_CHECKING:
@@ -46,12 +48,12 @@ def join_tables(
     name: str | None = None,
 ) -> "DataFrame":
     """The join of two tables that change, as changes of the result: after each batch, the result
-    is the join of both tables as they are at that place in the log.
+    is the join of both tables as they are at that position in the log.
 
     Both inputs are changes (`flow.changes`, or another join's result); `left_key` and `right_key`
-    are the columns by which their rows are told apart. Columns of the result are those of both;
+    are the columns that identify their rows. Columns of the result are those of both;
     join columns of the same name once. Its key is `left_key` and `right_key` together. `_op` is "c"
-    (new), "u" (another one) or "d" (gone; only the key's columns count), once for each row and
+    (new), "u" (changed) or "d" (deleted; only the key's columns count), once for each row and
     batch; `_position` is that of one of the changes that made it. A null in a join column is equal
     to nothing.
     """
@@ -93,13 +95,13 @@ def joined_tables(
 def planned(
     tables: tuple[JoinedTable, JoinedTable], pairs: list[tuple[str, str]], how: str
 ) -> tuple[TableJoin, OneChangePerRow | None]:
-    """The join, and what follows it, if anything has to."""
+    """The join, and the operator that consolidates its result, if one is needed."""
     left, right = tables
     key = result_key(left, right)
     if how == "full":
         _check_full(key, pairs)
     of_right = [field for field in right.columns if field.name not in left.columns.names]
-    output = pa.schema([*left.columns, *of_right, (OP, pa.string()), (POSITION, PLACE)])
+    output = pa.schema([*left.columns, *of_right, (OP, pa.string()), (POSITION, POSITION_TYPE)])
     is_last = _stays_in_its_bucket(left.key, right.key, pairs, how)
     join = TableJoin(left, right, output, is_last)
     return join, None if is_last else OneChangePerRow(key, output)
@@ -172,7 +174,7 @@ def _check_full(key: tuple[str, ...], pairs: list[tuple[str, str]]) -> None:
     shared = {one for one, other in pairs if one == other}
     if set(key) <= shared and len(key) < len(pairs):
         raise PipelineError(
-            f"{_KIND}: rows of a full join would not be told apart by their keys",
+            f"{_KIND}: rows of a full join would not be identified by their keys",
             detail=f"{', '.join(key)} can be in both tables, and not match by all of "
             + ", ".join(one for one, _ in pairs),
             hint="rename the key's column in one of the tables, and give on=[(…, …)]",
@@ -182,14 +184,14 @@ def _check_full(key: tuple[str, ...], pairs: list[tuple[str, str]]) -> None:
 def _stays_in_its_bucket(
     left: tuple[str, ...], right: tuple[str, ...], pairs: list[tuple[str, str]], how: str
 ) -> bool:
-    """Whether the key of a row of the result tells its join key, so that all its changes come from
-    one bucket. A row without a partner has the columns of its own table only.
+    """Whether the key of a row of the result determines its join key, so that all its changes come
+    from one bucket. A row without a partner has the columns of its own table only.
     """
 
-    def tells(one: str, other: str) -> bool:
+    def determines(one: str, other: str) -> bool:
         if one == other:
             return one in (*left, *right)
         by = {"inner": one in left or other in right, "full": one in left and other in right}
         return by.get(how, one in left if how == "left" else other in right)
 
-    return all(tells(one, other) for one, other in pairs)
+    return all(determines(one, other) for one, other in pairs)

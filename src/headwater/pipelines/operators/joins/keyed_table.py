@@ -1,16 +1,16 @@
-"""A table in an operator's state, as it is and as it was: the versions of its rows.
+"""A versioned table in an operator's state, in LSM levels that double (the logarithmic method).
 
-    rows0, rows1, …    versions in the order of (hash of the key, valid from, offset): in each twice
-                       as many as in the one before, or less; most are not there
+    rows0, rows1, …    levels: versions sorted by (hash of the key, valid from, offset), in each at
+                       most twice as many as in the one before; most levels are empty
 
-A batch writes its versions as one more of these. One of the same size is merged with it, and the
-result with the next one, as digits are carried when counting: so a version is written again only
-when as many others have come, and what a change costs grows with the logarithm of the table. With
-that go the versions that nobody can ask for any more: those before `oldest_us`, but for the newest
-of each key.
+A batch writes its versions as one more level. If that level exists, both are merged, and the result
+with the next level, as digits are carried when counting (Bentley and Saxe, 1980): so a version is
+written again only when as many others have come, and the cost of a change grows with the logarithm
+of the table. The merge removes versions that no event can need any more: those before `oldest_us`,
+but for the newest of each key.
 
-A row is looked up by a search for the hash and the time in all of them, all rows of a batch at
-once; then the keys themselves are compared. The latest version counts, whichever table it is in.
+A row is looked up by binary search for the hash and the time in all levels, all rows of a batch at
+once; then the keys themselves are compared. The latest version counts, whichever level it is in.
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ from headwater.pipelines.operators.state.row_hashes import hashes_of
 
 HASH: Final = "__hash"
 VALID: Final = "__valid"  # int64: from when on, in microseconds
-GONE: Final = "__gone"  # bool: from then on there is no row
+DELETED: Final = "__gone"  # bool: a deletion, from then on there is no row
 _ORDERED_BY: Final = (
     (HASH, pa.int64()),
     (VALID, pa.int64()),
-    (GONE, pa.bool_()),
+    (DELETED, pa.bool_()),
     (ORIGIN, pa.int32()),
     (OFFSET, pa.int64()),
 )
-_LEAST_ROWS: Final = 64  # fewer are not worth a table of their own
+_LEAST_ROWS: Final = 64  # of level 1; fewer are not worth a level of their own
 _LEVELS: Final = 48
 
 Times = npt.NDArray[np.int64]
@@ -46,8 +46,8 @@ Hashes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """From `valid_us` on, no row is there that came before: in its own partition by offset, in
-    others, which it does not stand in, by time.
+    """From `valid_us` on, all rows that came before are deleted: in its own partition by offset, in
+    others by time.
     """
 
     origin: int
@@ -68,27 +68,27 @@ class Truncation:
 
 
 class KeyedTable:
-    """Of one bucket, in one batch."""
+    """The versions of one bucket, in one batch."""
 
     def __init__(self, state: State, key: Sequence[str], columns: Sequence[pa.Field]) -> None:
         """`columns` with those of the key."""
         self._state = state
         self._key = tuple(key)
-        self._schema = pa.schema([*columns, *(pa.field(*each) for each in _ORDERED_BY)])
+        self._schema = pa.schema([*columns, *(pa.field(*column) for column in _ORDERED_BY)])
         self._parts: dict[int, _Part] = {}  # by level
         for level in range(_LEVELS):
-            kept = state.table(f"rows{level}")
-            if kept is not None:
-                rows = with_columns_of(self._schema, kept, self._key)
+            stored = state.table(f"rows{level}")
+            if stored is not None:
+                rows = with_columns_of(self._schema, stored, self._key)
                 self._parts[level] = _Part(rows, self._key)
         self._added = _Part(self._schema.empty_table(), self._key)
         self._truncations = [
-            Truncation(*each) for each in state.document.get("table_truncated", ())
+            Truncation(*entry) for entry in state.document.get("table_truncated", ())
         ]
 
     def __len__(self) -> int:
         """Versions."""
-        return sum(len(each.rows) for each in (*self._parts.values(), self._added))
+        return sum(len(part.rows) for part in (*self._parts.values(), self._added))
 
     def add(self, versions: pa.Table) -> None:
         """Rows with `columns`, VALID, GONE, ORIGIN and OFFSET; keys without nulls."""
@@ -113,11 +113,11 @@ class KeyedTable:
         for part in (*self._parts.values(), self._added):
             if len(part.rows):
                 found.take(part, self._find_in(part, keys, hashes, at_us, has_key))
-        found.forget_gone()
+        found.drop_deleted()
         return found
 
     def save(self, oldest_us: int, read_us: int) -> None:
-        """Nobody will ask for a time before `oldest_us`; versions that are valid before `read_us`
+        """No event will need a time before `oldest_us`; versions that are valid before `read_us`
         have all been added.
         """
         due = [e for e in self._truncations if e.valid_us <= oldest_us and e.valid_us < read_us]
@@ -132,26 +132,29 @@ class KeyedTable:
         if level is not None:
             self._parts[level] = self._added
             self._added = _Part(self._schema.empty_table(), self._key)
-            for each in before - set(self._parts):
-                self._state.put(f"rows{each}", None)
+            for removed in before - set(self._parts):
+                self._state.put(f"rows{removed}", None)
             self._state.put(f"rows{level}", self._parts[level].rows)
-        self._truncations = [each for each in self._truncations if each not in due]
+        self._truncations = [
+            truncation for truncation in self._truncations if truncation not in due
+        ]
         self._state.document["table_truncated"] = [
-            [each.origin, each.offset, each.valid_us] for each in self._truncations
+            [truncation.origin, truncation.offset, truncation.valid_us]
+            for truncation in self._truncations
         ]
 
     def _merge(self, levels: set[int], oldest_us: int, due: Sequence[Truncation]) -> int:
-        """Those of these levels become part of what was added; its level now. What has been
-        truncated goes where everything is in one; so does what only says that there is no row, as
-        it may have to hide an older version in another table.
+        """Merges these levels into the added versions; returns the level of the result. Truncated
+        versions and deletions are removed only if all levels are merged: a deletion may have to
+        hide an older version in another level.
         """
-        parts = [self._added.rows, *(self._parts.pop(each).rows for each in sorted(levels))]
+        parts = [self._added.rows, *(self._parts.pop(level).rows for level in sorted(levels))]
         rows = _ordered(pa.concat_tables(parts))
         if due and len(rows):
             dead = np.zeros(len(rows), np.bool_)
-            places = [_numbers(rows, name) for name in (ORIGIN, OFFSET, VALID)]
-            for each in due:
-                dead |= each.removes(*places)
+            indexes = [_numbers(rows, name) for name in (ORIGIN, OFFSET, VALID)]
+            for truncation in due:
+                dead |= truncation.removes(*indexes)
             rows = rows.filter(pa.array(~dead))
         rows = _without_superseded(rows, self._key, oldest_us, is_all=not self._parts)
         self._added = _Part(rows, self._key)
@@ -171,73 +174,73 @@ class KeyedTable:
         # Nearly always the first one is right: another key of the same hash is one in 2^64.
         asked = np.flatnonzero(found >= 0)
         while len(asked):
-            places = found[asked]
-            wrong = ~part.has_keys(places, keys, asked) | self._is_truncated(
-                part, places, at_us[asked]
+            indexes = found[asked]
+            wrong = ~part.has_keys(indexes, keys, asked) | self._is_truncated(
+                part, indexes, at_us[asked]
             )
-            asked, places = asked[wrong], places[wrong] - 1
-            is_next = (places >= 0) & (part.hashes[places] == hashes[asked])
-            found[asked] = np.where(is_next, places, -1)
+            asked, indexes = asked[wrong], indexes[wrong] - 1
+            is_next = (indexes >= 0) & (part.hashes[indexes] == hashes[asked])
+            found[asked] = np.where(is_next, indexes, -1)
             asked = asked[is_next]
         return found
 
     def _is_truncated(
-        self, part: "_Part", places: npt.NDArray[np.int64], at_us: Times
+        self, part: "_Part", indexes: npt.NDArray[np.int64], at_us: Times
     ) -> npt.NDArray[np.bool_]:
-        is_dead = np.zeros(len(places), np.bool_)
+        is_dead = np.zeros(len(indexes), np.bool_)
         if self._truncations:
-            which = part.origins[places], part.offsets[places], part.valid[places]
-            for each in self._truncations:
-                is_dead |= each.removes(*which) & (each.valid_us <= at_us)
+            which = part.origins[indexes], part.offsets[indexes], part.valid[indexes]
+            for truncation in self._truncations:
+                is_dead |= truncation.removes(*which) & (truncation.valid_us <= at_us)
         return is_dead
 
 
 class Found:
-    """Of each row that was asked for, the version that counts: in which part, and where there."""
+    """The version found for each row of a lookup: in which part, and at which index."""
 
     def __init__(self, schema: pa.Schema, which: npt.NDArray[np.int64]) -> None:
         self._schema = schema
         self._parts: list[_Part] = []
         self._which = which  # -1: nothing was found
-        self._places = np.zeros(len(which), np.int64)
+        self._indexes = np.zeros(len(which), np.int64)
 
     @property
     def is_found(self) -> npt.NDArray[np.bool_]:
         found: npt.NDArray[np.bool_] = self._which >= 0
         return found
 
-    def take(self, part: "_Part", places: npt.NDArray[np.int64]) -> None:
+    def take(self, part: "_Part", indexes: npt.NDArray[np.int64]) -> None:
         """Where these are later than what was found before."""
-        is_later = places >= 0
+        is_later = indexes >= 0
         for number, other in enumerate(self._parts):
             both = np.flatnonzero(is_later & (self._which == number))
-            is_later[both] = _is_later(part, places[both], other, self._places[both])
+            is_later[both] = _is_later(part, indexes[both], other, self._indexes[both])
         self._which[is_later] = len(self._parts)
-        self._places[is_later] = places[is_later]
+        self._indexes[is_later] = indexes[is_later]
         self._parts.append(part)
 
-    def forget_gone(self) -> None:
+    def drop_deleted(self) -> None:
         for number, part in enumerate(self._parts):
             of_part = np.flatnonzero(self._which == number)
-            self._which[of_part[part.is_gone(self._places[of_part])]] = -1
+            self._which[of_part[part.is_deleted(self._indexes[of_part])]] = -1
 
     def columns(self, names: Sequence[str]) -> list[pa.ChunkedArray]:
         """Nulls where nothing was found."""
-        used = [each for each in range(len(self._parts)) if (self._which == each).any()]
+        used = [number for number in range(len(self._parts)) if (self._which == number).any()]
         if not used:
             kinds = [self._schema.field(name).type for name in names]
             return [pa.chunked_array([pa.nulls(len(self._which), kind)]) for kind in kinds]
         if len(used) == 1:
-            places = np.where(self._which >= 0, self._places, -1)
-            return _taken(self._parts[used[0]].rows, names, places)
-        # First all that one part has, then the next one's; then each in its place.
+            indexes = np.where(self._which >= 0, self._indexes, -1)
+            return _taken(self._parts[used[0]].rows, names, indexes)
+        # First all rows of one part, then those of the next one; then reordered.
         order = np.full(len(self._which), -1, np.int64)
         taken, count = [], 0
-        for each in used:
-            of_part = np.flatnonzero(self._which == each)
+        for number in used:
+            of_part = np.flatnonzero(self._which == number)
             order[of_part] = count + np.arange(len(of_part))
             count += len(of_part)
-            taken.append(_taken(self._parts[each].rows, names, self._places[of_part]))
+            taken.append(_taken(self._parts[number].rows, names, self._indexes[of_part]))
         where = pa.array(order, mask=order < 0)
         return [
             pa.chunked_array([chunk for one in columns for chunk in one.chunks])
@@ -248,7 +251,7 @@ class Found:
 
 
 class _Part:
-    """Versions in order, and their columns as numbers."""
+    """One level: sorted versions, and their columns as numbers."""
 
     def __init__(self, rows: pa.Table, key: Sequence[str]) -> None:
         self.rows = rows
@@ -260,12 +263,12 @@ class _Part:
 
     def has_keys(
         self,
-        places: npt.NDArray[np.int64],
+        indexes: npt.NDArray[np.int64],
         keys: Sequence[pa.ChunkedArray],
         asked: npt.NDArray[np.intp],
     ) -> npt.NDArray[np.bool_]:
-        same = np.ones(len(places), np.bool_)
-        here, there = pa.array(places), pa.array(asked)
+        same = np.ones(len(indexes), np.bool_)
+        here, there = pa.array(indexes), pa.array(asked)
         for name, column in zip(self._key, keys, strict=True):
             is_all = len(asked) == len(column)
             wanted = column if is_all else column.take(there)
@@ -273,12 +276,12 @@ class _Part:
             same &= equal.fill_null(False).to_numpy(zero_copy_only=False)
         return same
 
-    def is_gone(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        gone = _array(self.rows[GONE])
-        if not len(gone) or not gone.true_count:
-            return np.zeros(len(places), np.bool_)
-        is_gone: npt.NDArray[np.bool_] = gone.to_numpy(zero_copy_only=False)[places]
-        return is_gone & (places >= 0)
+    def is_deleted(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        deleted = _array(self.rows[DELETED])
+        if not len(deleted) or not deleted.true_count:
+            return np.zeros(len(indexes), np.bool_)
+        is_deleted: npt.NDArray[np.bool_] = deleted.to_numpy(zero_copy_only=False)[indexes]
+        return is_deleted & (indexes >= 0)
 
 
 def _level(rows: int) -> int:
@@ -294,16 +297,16 @@ def _hashes(keys: Sequence[pa.ChunkedArray]) -> Hashes:
 
 def _is_later(
     one: _Part,
-    places: npt.NDArray[np.int64],
+    indexes: npt.NDArray[np.int64],
     other: _Part,
-    its_places: npt.NDArray[np.int64],
+    its_indexes: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    later = np.zeros(len(places), np.bool_)
-    is_even = np.ones(len(places), np.bool_)
+    later = np.zeros(len(indexes), np.bool_)
+    is_even = np.ones(len(indexes), np.bool_)
     for here, there in ((one.valid, other.valid), (one.offsets, other.offsets),
                         (one.origins, other.origins)):  # fmt: skip
-        later |= is_even & (here[places] > there[its_places])
-        is_even &= here[places] == there[its_places]
+        later |= is_even & (here[indexes] > there[its_indexes])
+        is_even &= here[indexes] == there[its_indexes]
     return later
 
 
@@ -316,9 +319,8 @@ def _ordered(versions: pa.Table) -> pa.Table:
 def _without_superseded(
     versions: pa.Table, key: Sequence[str], oldest_us: int, *, is_all: bool
 ) -> pa.Table:
-    """A version is not needed if the next one of its key is valid at the oldest time, too; nor, if
-    these are all there are, is the last one that is left then, if it only says that there is no
-    row.
+    """A version is not needed if the next one of its key is valid at the oldest time, too. If these
+    are all versions, a deletion that is the last one left is not needed, either.
     """
     if len(versions) < 1:
         return versions
@@ -332,18 +334,18 @@ def _without_superseded(
     is_needed[:-1] = ~(is_same & is_old[1:])
     if not is_all:
         return versions.filter(pa.array(is_needed))
-    gone = _array(versions[GONE]).to_numpy(zero_copy_only=False)
+    deleted = _array(versions[DELETED]).to_numpy(zero_copy_only=False)
     hashes = _numbers(versions, HASH)
     is_after_stranger = np.zeros(len(versions), np.bool_)  # of the same hash
     is_after_stranger[1:] = ~is_same & (hashes[1:] == hashes[:-1])
-    is_needed &= ~(gone & is_old & ~is_after_stranger)
+    is_needed &= ~(deleted & is_old & ~is_after_stranger)
     return versions.filter(pa.array(is_needed))
 
 
 def _taken(
-    rows: pa.Table, names: Sequence[str], places: npt.NDArray[np.int64]
+    rows: pa.Table, names: Sequence[str], indexes: npt.NDArray[np.int64]
 ) -> list[pa.ChunkedArray]:
-    where = pa.array(places, mask=places < 0)
+    where = pa.array(indexes, mask=indexes < 0)
     return [pa.chunked_array([_array(rows[name]).take(where)]) for name in names]
 
 
@@ -360,7 +362,7 @@ def _array(column: pa.ChunkedArray) -> pa.Array:
 
 @kernel
 def _search(hashes: Any, valid: Any, wanted: Any, at_us: Any, found: Any) -> None:
-    """The last place with this hash that is valid at that time."""
+    """The last index with this hash that is valid at that time."""
     for row in range(len(wanted)):
         hash_, time = wanted[row], at_us[row]
         low, high = 0, len(hashes)

@@ -1,4 +1,4 @@
-"""`hw.lookup`: events with a row of a live database, as it is when the batch runs."""
+"""`hw.lookup`: events joined with rows of a live database, as they are when the batch runs."""
 
 import time
 from collections import OrderedDict
@@ -74,7 +74,7 @@ def lookup(
     secret = Secret(url)
     check_url(secret)
     output = pa.schema([*to_arrow_schema(events.schema, timezone="UTC"), *fields])
-    looking_up = LookingUp(
+    lookup_join = LookupJoin(
         secret,
         table,
         tuple(one for one, _ in pairs),
@@ -85,7 +85,7 @@ def lookup(
         microseconds(cache, "cache") / 1e6,
     )
     depends_on_when("hw.lookup")
-    return events.mapInArrow(looking_up, from_arrow_schema(output))
+    return events.mapInArrow(lookup_join, from_arrow_schema(output))
 
 
 def _kinds(columns: "str | StructType") -> "StructType":
@@ -107,8 +107,8 @@ def _kinds(columns: "str | StructType") -> "StructType":
 
 
 @dataclass(frozen=True)
-class LookingUp:
-    """Called by Spark in each task with the task's rows."""
+class LookupJoin:
+    """The lookup join. Called by Spark in each task with the task's rows."""
 
     url: Secret
     table: str
@@ -127,13 +127,13 @@ class LookingUp:
 
     def _joined(self, batch: pa.RecordBatch, rows: "CachedRows") -> pa.RecordBatch:
         keys, which = _distinct([batch.column(name) for name in self.event_key])
-        asked = [key for key in keys if None not in key]
-        found = rows.get(asked)
+        wanted_keys = [key for key in keys if None not in key]
+        found = rows.get(wanted_keys)
         values = [found.get(key) for key in keys]
         of_events = pa.array(which)
         columns = [
-            _typed([None if row is None else row[place] for row in values], field).take(of_events)
-            for place, field in enumerate(self.fields)
+            _typed([None if row is None else row[index] for row in values], field).take(of_events)
+            for index, field in enumerate(self.fields)
         ]
         joined = pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=self.output)
         if not self.is_inner:
@@ -143,56 +143,54 @@ class LookingUp:
 
 
 class CachedRows:
-    """Of a process: rows of a table by key (None: there is none), those that were asked for last,
-    for some time.
-    """
+    """A cache of rows by key, with a time to live, one per process. None: there is no such row."""
 
-    def __init__(self, settings: LookingUp) -> None:
+    def __init__(self, settings: LookupJoin) -> None:
         self._settings = settings
         self._database: Database | None = None
-        self._kept: OrderedDict[Key, tuple[float, Row | None]] = OrderedDict()  # since when
+        self._cache: OrderedDict[Key, tuple[float, Row | None]] = OrderedDict()  # since when
 
     def get(self, keys: Sequence[Key]) -> dict[Key, Row | None]:
         oldest_s = time.monotonic() - self._settings.cache_s
         found: dict[Key, Row | None] = {}
         missing = []
         for key in keys:
-            kept = self._kept.get(key)
-            if kept is None or kept[0] <= oldest_s:
+            cached = self._cache.get(key)
+            if cached is None or cached[0] <= oldest_s:
                 missing.append(key)
             else:
-                found[key] = kept[1]
+                found[key] = cached[1]
         for first in range(0, len(missing), MOST_KEYS):
             found |= self._ask(missing[first : first + MOST_KEYS])
         return found
 
     def _ask(self, keys: Sequence[Key]) -> dict[Key, Row | None]:
-        rows = self._with_patience(keys)
+        rows = self._with_retries(keys)
         width = len(self._settings.key)
         answered: dict[Key, Row | None] = dict.fromkeys(keys)
         for key, row in zip(self._keys_of(rows), rows, strict=True):
             # char(n) comes with blanks behind it
-            trimmed = tuple(each.rstrip(" ") if isinstance(each, str) else each for each in key)
+            trimmed = tuple(value.rstrip(" ") if isinstance(value, str) else value for value in key)
             which = key if key in answered else trimmed
             if which in answered:
                 answered[which] = row[width:]
         now_s = time.monotonic()
         for key, answer in answered.items():
-            self._kept.pop(key, None)
-            self._kept[key] = now_s, answer
-        while len(self._kept) > _MOST_CACHED:
-            self._kept.popitem(last=False)
+            self._cache.pop(key, None)
+            self._cache[key] = now_s, answer
+        while len(self._cache) > _MOST_CACHED:
+            self._cache.popitem(last=False)
         return answered
 
     def _keys_of(self, rows: Sequence[Row]) -> list[Key]:
         """By the types of the events: a driver may have its own."""
         columns = [
-            _typed([row[place] for row in rows], self._settings.output.field(name)).to_pylist()
-            for place, name in enumerate(self._settings.event_key)
+            _typed([row[index] for row in rows], self._settings.output.field(name)).to_pylist()
+            for index, name in enumerate(self._settings.event_key)
         ]
         return list(zip(*columns, strict=True))
 
-    def _with_patience(self, keys: Sequence[Key]) -> list[Row]:
+    def _with_retries(self, keys: Sequence[Key]) -> list[Row]:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if self._database is None:
@@ -202,7 +200,7 @@ class CachedRows:
                     )
                 return self._database.rows(keys)
             except SinkError as error:
-                self._forget()
+                self._disconnect()
                 if attempt == _ATTEMPTS or not isinstance(error, StoreUnreachable):
                     raise PipelineError(
                         f"{_KIND}: {self._settings.table} cannot be read: {error.what}",
@@ -212,31 +210,31 @@ class CachedRows:
                 time.sleep(_PAUSE_S * 2 ** (attempt - 1))
         raise AssertionError("unreachable")
 
-    def _forget(self) -> None:
+    def _disconnect(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
 
 
 # A worker process serves many tasks: connections and rows outlive them.
-_processes: dict[tuple[Any, ...], CachedRows] = {}
+_caches: dict[tuple[Any, ...], CachedRows] = {}
 
 
-def _rows_of(settings: LookingUp) -> CachedRows:
+def _rows_of(settings: LookupJoin) -> CachedRows:
     kinds = tuple(str(settings.output.field(name).type) for name in settings.event_key)
     names = tuple(settings.fields.names)
     what = (settings.url, settings.table, settings.key, kinds, names, settings.cache_s)
-    if what not in _processes:
-        _processes[what] = CachedRows(settings)
-    return _processes[what]
+    if what not in _caches:
+        _caches[what] = CachedRows(settings)
+    return _caches[what]
 
 
 def _distinct(columns: Sequence[pa.Array]) -> tuple[list[Key], npt.NDArray[np.int64]]:
     """The keys, and which of them each row has."""
     encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
     codes = np.zeros(len(columns[0]), np.int64)
-    for each in encoded:
-        codes = codes * len(each.dictionary) + each.indices.to_numpy(zero_copy_only=False)
+    for column in encoded:
+        codes = codes * len(column.dictionary) + column.indices.to_numpy(zero_copy_only=False)
         _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
     values = [column.take(pa.array(first)).to_pylist() for column in columns]
     return list(zip(*values, strict=True)), codes
@@ -250,7 +248,7 @@ def _typed(values: list[Any], field: pa.Field) -> pa.Array:
             return read(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             why = str(error)
-    raise PipelineError(f"{_KIND}: {field.name} is not of the type that was said", detail=why)
+    raise PipelineError(f"{_KIND}: {field.name} is not of the type in columns", detail=why)
 
 
 def _from_texts(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -259,6 +257,6 @@ def _from_texts(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _from_texts_in_utc(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Of times that say no zone."""
+    """Of times without a zone."""
     is_time = pa.types.is_timestamp(kind)
     return _from_texts(values, pa.timestamp("us") if is_time else kind).cast(kind)

@@ -1,4 +1,4 @@
-"""Rows of a live database by their keys: one connection, one query for many keys.
+"""Queries of `hw.lookup`: rows of a live database by their keys, many keys in one query.
 
 Keys are parameters, never text of a statement; names are quoted.
 """
@@ -35,9 +35,9 @@ class Database(Protocol):
 def check_url(url: Secret) -> None:
     """When the frame is built. Raises PipelineError, ConfigError."""
     text = url.reveal()
-    known = ("postgresql://", "postgres://", "mysql://", "mariadb://", "sqlite:///")
-    if not isinstance(text, str) or not text.startswith(known):
-        raise PipelineError("lookup: the url is of no database that is known", hint=_HINT)
+    supported = ("postgresql://", "postgres://", "mysql://", "mariadb://", "sqlite:///")
+    if not isinstance(text, str) or not text.startswith(supported):
+        raise PipelineError("lookup: the url is of no supported database", hint=_HINT)
     if text == "sqlite:///":
         raise PipelineError("lookup: the url names no file", hint=_HINT)
     if text.startswith(("mysql", "mariadb")):
@@ -73,7 +73,7 @@ class _Postgres:
         self._statement = start.replace("%", "%%") + "%(keys)s"
 
     def rows(self, keys: Sequence[Key]) -> list[Row]:
-        given = tuple(key for key in keys if not any(_has_nul(each) for each in key))
+        given = tuple(key for key in keys if not any(_has_nul(value) for value in key))
         return self._session.run(self._statement, {"keys": given}) if given else []
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
-"""hw.join: two streams joined in an interval of time. What is asked for is checked here, before
-anything runs; interval_join.py does it.
+"""`hw.join`: an interval join of two streams.
+
+Arguments are checked here, before anything runs; interval_join.py is the operator.
 """
 
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, POSITION
+from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.joins.interval_join import IntervalJoin, JoinSide, result_schema
 from headwater.pipelines.operators.joins.join_columns import (
     INTEGERS,
@@ -17,10 +18,11 @@ from headwater.pipelines.operators.joins.join_columns import (
     type_of,
     with_equal_types,
 )
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.operators.time.event_time import EventTime, time_of
 from headwater.pipelines.operators.time.lateness import CORRECT, DROP, lateness_of
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
@@ -53,8 +55,8 @@ def join(
 
     A left row at l meets a right row at r if l - before <= r <= l + after, where `within` is
     `(before, after)` or one duration for both. Which of them arrives first does not matter. A pair
-    comes out as soon as both are there; with `how` "left", "right" or "full" a row of that side
-    (or of both) that has no partner comes out once it can no longer find one, with nulls. A null in
+    is emitted as soon as both are there; with `how` "left", "right" or "full" a row of that side
+    (or of both) without a partner is emitted once it can no longer find one, with nulls. A null in
     a key is equal to nothing.
 
     Columns are those of both; the key once, if it has the same name on both sides. Other names that
@@ -70,8 +72,8 @@ def join(
     if late == CORRECT:
         raise PipelineError(
             f"{_KIND}: late={late!r} is not for joins",
-            detail="a row that came out alone is not taken back",
-            hint='late="drop" counts late rows, "side" puts them aside, too; a longer delay of'
+            detail="a row that was emitted alone is not retracted",
+            hint='late="drop" counts late rows, "side" stores them, too; a longer delay of'
             " hw.event_time lets more of them be in time",
         )
     lateness = lateness_of(late, None)
@@ -151,7 +153,7 @@ def _names(
         raise PipelineError(
             f"{_KIND}: both sides have a column {twice[0]}",
             detail=", ".join(twice),
-            hint='rename them, or tell them apart by suffixes=("_left", "_right")',
+            hint='rename them, or give suffixes=("_left", "_right")',
         )
     names = [
         tuple((name, name + suffix if name in twice else name) for name in of_side)

@@ -1,11 +1,11 @@
-"""From the changes of a table to what changes where its rows are joined.
+"""The first step of a table join: changes of a table as changes at its join keys.
 
 An update can move a row to another join key, which is another bucket, and neither it nor a delete
-tells where the row was. So this step, by buckets of the table's own key, remembers it:
+contains the old one. So this step, by buckets of the table's own key, stores it:
 
     d   the row is no longer at this join key (its other columns are null)
     c   it came to this join key
-    u   it stays there, and is another one
+    u   it stays there, with other values
 
 At most one of them for each row and join key; none for a change that changes nothing.
 """
@@ -19,20 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, State
 from headwater.pipelines.operators.runtime.lineage import Flags, is_among
+from headwater.pipelines.operators.state.compatibility import check_settings_compatible
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.state.sorted_rows import SortedRows, as_binary, sorted_order
-from headwater.pipelines.operators.state.state_compat import check_settings
+from headwater.pipelines.position import POSITION, POSITION_TYPE, positions
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
 
 CREATE: Final = "c"
 UPDATE: Final = "u"
-PLACE: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
-_CONTENT: Final = "__content"  # what the row is, in 128 bits
+_CONTENT: Final = "__content"  # a hash of all columns, in 128 bits
 
 Numbers = npt.NDArray[np.int64]
 
@@ -41,109 +38,115 @@ Numbers = npt.NDArray[np.int64]
 class TableChanges:
     """Of one table. State: of each row its key, its join key, and a hash of all its columns."""
 
-    table: str  # for messages and counters: "left" or "right"
+    table: str  # for errors and counters: "left" or "right"
     columns: pa.Schema
     key: tuple[str, ...]
     on: tuple[str, ...]
 
     @property
     def output(self) -> pa.Schema:
-        return pa.schema([*self.columns, (OP, pa.string()), (POSITION, PLACE)])
+        return pa.schema([*self.columns, (OP, pa.string()), (POSITION, POSITION_TYPE)])
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
-        check_settings(state, "a table join", f"key {self.key}, on {self.on}")
+        check_settings_compatible(state, "a table join", f"key {self.key}, on {self.on}")
         rows, truncate = self._since_truncate(state, in_order(inputs[0]))
-        kept = SortedRows(state, "rows", self._kept, (*self.key, *self.on), words=WORDS)
+        stored = SortedRows(state, "rows", self._stored_schema, (*self.key, *self.on), words=WORDS)
         hashes = hashes_of([rows[name] for name in self.key])
-        last = _last_of_each(hashes)
+        last = _last_by_hash(hashes)
         rows, hashes = rows.take(pa.array(last)), hashes[last]
-        before = kept.find(hashes)
+        before = stored.find(hashes)
         content = hashes_of([rows[name] for name in self.columns.names])
         is_there = ~_is(rows, DELETE)
-        is_same = self._is_same(kept, before, content) & is_there
+        is_same = self._is_same(stored, before, content) & is_there
         found: list[pa.Table] = []
-        gone = np.empty(0, np.int64)
+        removed = np.empty(0, np.int64)
         if truncate is not None:
-            gone = np.setdiff1d(kept.places(), before)
-            found.append(self._removed(kept, gone, pa.repeat(truncate, len(gone))))
+            removed = np.setdiff1d(stored.numbers(), before)
+            found.append(self._removed(stored, removed, pa.repeat(truncate, len(removed))))
         stays = np.zeros(len(rows), np.bool_)
         changed = np.flatnonzero((before >= 0) & ~is_same)
         changed = changed[np.argsort(before[changed])]
-        moved = self._moved(kept, before[changed], rows, changed) | ~is_there[changed]
+        moved = self._moved(stored, before[changed], rows, changed) | ~is_there[changed]
         stays[changed[~moved]] = True
         by = rows[POSITION].take(pa.array(changed[moved]))
-        found.append(self._removed(kept, before[changed[moved]], by))
+        found.append(self._removed(stored, before[changed[moved]], by))
         added = np.flatnonzero(is_there & ~is_same)
         op = pa.array(np.where(stays[added], UPDATE, CREATE), pa.string())
         new = rows.take(pa.array(added))
         found.append(new.select(self.columns.names).append_column(OP, op))
         found[-1] = found[-1].append_column(POSITION, new[POSITION])
-        state.counters[f"{self.table}_rows"] = kept.change(
-            np.concatenate([gone, before[changed]]),
-            new.select(self._kept.names[:-1]).append_column(_CONTENT, as_binary(content[added])),
+        state.counters[f"{self.table}_rows"] = stored.change(
+            np.concatenate([removed, before[changed]]),
+            new.select(self._stored_schema.names[:-1]).append_column(
+                _CONTENT, as_binary(content[added])
+            ),
             hashes[added],
         )
-        return pa.concat_tables(each.cast(self.output) for each in found)
+        return pa.concat_tables(part.cast(self.output) for part in found)
 
     roles = ("row",)
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
-        """The change that each row is as it is by: the last one of its key."""
-        given = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        """The last change of each row's key."""
+        given = inputs[0].rows.append_column(POSITION, positions_of(inputs[0]))
         names = [*self.columns.names, POSITION]
         return (is_among(given.select(names).columns, rows.select(names).columns),)
 
     @property
-    def _kept(self) -> pa.Schema:
-        names = [each for each in self.columns.names if each in (*self.key, *self.on)]
-        fields = [self.columns.field(each) for each in names]
+    def _stored_schema(self) -> pa.Schema:
+        names = [name for name in self.columns.names if name in (*self.key, *self.on)]
+        fields = [self.columns.field(name) for name in names]
         return pa.schema([*fields, (_CONTENT, pa.binary(8 * WORDS))])
 
     def _since_truncate(self, state: State, given: Input) -> tuple[pa.Table, pa.Scalar | None]:
-        """Rows that came after the last truncate, and its place."""
-        places = {(topic, partition) for topic, partition in state.document.get("places", ())}
-        places |= {(each.topic, each.partition) for each in given.progress}
-        state.document["places"] = sorted(places)
+        """Rows that came after the last truncate, and its position."""
+        partitions = {(topic, partition) for topic, partition in state.document.get("places", ())}
+        partitions |= {(progress.topic, progress.partition) for progress in given.progress}
+        state.document["places"] = sorted(partitions)
         truncates = np.flatnonzero(_is(given.rows, TRUNCATE))
         if not len(truncates):
             return given.rows, None
-        if len(places) > 1:
-            topics = ", ".join(sorted({topic for topic, _ in places}))
+        if len(partitions) > 1:
+            topics = ", ".join(sorted({topic for topic, _ in partitions}))
             raise PipelineError(
-                f"the {self.table} table was truncated or made anew, and has several partitions",
-                detail=f"which rows came before is not known, of {topics}",
+                f"the {self.table} table was truncated or recreated, and has several partitions",
+                detail=f"which rows came before is unknown, of {topics}",
                 hint="a topic with one partition has the order; or"
                 f" .where(\"{OP} != '{TRUNCATE}'\") lets the old rows stay",
             )
         last = int(truncates[-1])
         return given.rows.slice(last + 1), given.rows[POSITION][last]
 
-    def _is_same(self, kept: SortedRows, before: Numbers, content: Hashes) -> npt.NDArray[np.bool_]:
-        """Which rows are what they were."""
-        known = np.flatnonzero(before >= 0)
-        known = known[np.argsort(before[known])]
-        was = kept.take(before[known], [_CONTENT])[_CONTENT].combine_chunks()
+    def _is_same(
+        self, stored: SortedRows, before: Numbers, content: Hashes
+    ) -> npt.NDArray[np.bool_]:
+        """Which rows are unchanged."""
+        existing = np.flatnonzero(before >= 0)
+        existing = existing[np.argsort(before[existing])]
+        was = stored.take(before[existing], [_CONTENT])[_CONTENT].combine_chunks()
         is_same = np.zeros(len(before), np.bool_)
-        is_same[known] = pc.equal(was, as_binary(content[known])).to_numpy(zero_copy_only=False)
+        is_same[existing] = pc.equal(was, as_binary(content[existing])).to_numpy(
+            zero_copy_only=False
+        )
         return is_same
 
     def _moved(
-        self, kept: SortedRows, before: Numbers, rows: pa.Table, now: Numbers
+        self, stored: SortedRows, before: Numbers, rows: pa.Table, now: Numbers
     ) -> npt.NDArray[np.bool_]:
-        """Whose join key is another one."""
-        was = kept.take(before, list(self.on))
+        """Which rows have another join key."""
+        was = stored.take(before, list(self.on))
         is_now = rows.select(self.on).take(pa.array(now))
-        different = hashes_of([was[each] for each in self.on]) != hashes_of(
-            [is_now[each] for each in self.on]
+        different = hashes_of([was[name] for name in self.on]) != hashes_of(
+            [is_now[name] for name in self.on]
         )
         moved: npt.NDArray[np.bool_] = different.any(axis=1)
         return moved
 
     def _removed(
-        self, kept: SortedRows, before: Numbers, by: pa.Array | pa.ChunkedArray
+        self, stored: SortedRows, before: Numbers, by: pa.Array | pa.ChunkedArray
     ) -> pa.Table:
-        """`by` are the places of the changes that did it."""
-        were = kept.take(before, self._kept.names[:-1])
+        """`by` are the positions of the changes that removed them."""
+        were = stored.take(before, self._stored_schema.names[:-1])
         columns = {
             field.name: were[field.name]
             if field.name in were.column_names
@@ -163,22 +166,17 @@ def in_order(given: Input) -> Input:
     origin = rows[ORIGIN].combine_chunks().to_numpy()
     offset = rows[OFFSET].combine_chunks().to_numpy()
     rank = np.empty(len(given.origins), np.int64)
-    rank[sorted(range(len(rank)), key=lambda each: given.origins[each])] = np.arange(len(rank))
+    rank[sorted(range(len(rank)), key=lambda code: given.origins[code])] = np.arange(len(rank))
     order = np.lexsort((offset, rank[origin])) if len(rank) else np.empty(0, np.int64)
-    rows = rows.append_column(POSITION, positions(given))
+    rows = rows.append_column(POSITION, positions_of(given))
     if not np.array_equal(order, np.arange(len(order))):
         rows = rows.take(pa.array(order))
     return Input(rows, given.origins, given.progress, given.now_us)
 
 
-def positions(given: Input) -> pa.Array:
-    origin = given.rows[ORIGIN].combine_chunks()
-    topics = pa.array([topic for topic, _ in given.origins], pa.string())
-    partitions = pa.array([partition for _, partition in given.origins], pa.int32())
-    offset = given.rows[OFFSET].combine_chunks()
-    return pa.StructArray.from_arrays(
-        [topics.take(origin), partitions.take(origin), offset], fields=list(PLACE)
-    )
+def positions_of(given: Input) -> pa.Array:
+    rows = given.rows
+    return positions(given.origins, rows[ORIGIN].combine_chunks(), rows[OFFSET].combine_chunks())
 
 
 def _is(rows: pa.Table, op: str) -> npt.NDArray[np.bool_]:
@@ -188,7 +186,7 @@ def _is(rows: pa.Table, op: str) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _last_of_each(hashes: Hashes) -> Numbers:
+def _last_by_hash(hashes: Hashes) -> Numbers:
     """The last row of each key, sorted by their hashes."""
     order = sorted_order(hashes)
     in_turn = hashes[order]

@@ -1,14 +1,14 @@
-"""Two tables joined, for one bucket of join keys: from what changes in either (table_changes.py) to
-what changes in the result.
+"""The incremental join of two tables, for one bucket of join keys.
 
-Each row that was there is gone ("d"), another one ("u") or as it was, and new ones come ("c"). The
-result's rows that change follow from it, each once:
+Its inputs are the changes of both tables (table_changes.py). Each stored row is deleted ("d"),
+updated ("u") or unchanged, and new ones are created ("c"). The changes of the result follow from
+it (delta rules of incremental view maintenance), each once:
 
-    d   gone left with all right rows that were there; gone right with left rows that are not gone
-    u   another left with right rows that stay, and so on: both were there, and are
-    c   new left with all right rows that are there now, and new right with left ones
+    d   deleted left with all stored right rows; deleted right with left rows that are not deleted
+    u   updated left with right rows that stay, and so on: both existed before, and exist now
+    c   created left with all right rows that exist now, and created right with left ones
 
-So nothing is taken back and put out again unchanged. A row of an outer side is alone as long as its
+So no row is deleted and created again unchanged. A row of an outer side is alone as long as its
 join key has no rows on the other side, or is null.
 """
 
@@ -22,23 +22,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import StateLost
-from headwater.pipelines.flow import POSITION
 from headwater.pipelines.operators.joins.table_changes import (
     CREATE,
     UPDATE,
     Numbers,
-    positions,
+    positions_of,
 )
 from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.runtime.lineage import is_among, tag_of, tagged, tagged_rows
+from headwater.pipelines.operators.state.compatibility import check_settings_compatible
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.state.row_kernels import bounds, expanded
 from headwater.pipelines.operators.state.sorted_rows import SortedRows, sorted_order
-from headwater.pipelines.operators.state.state_compat import check_settings
 from headwater.pipelines.operators.state.state_files import MemoryState
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import DELETE, OP
 
-_GONE, _OTHER, _NEW = 0, 1, 2
+_DELETED, _UPDATED, _CREATED = 0, 1, 2
 _OPS: Final = pa.array([DELETE, UPDATE, CREATE])
 
 Flags = npt.NDArray[np.bool_]
@@ -54,7 +54,7 @@ class JoinedTable:
 
     @property
     def keys(self) -> list[str]:
-        """Columns that rows which are gone have."""
+        """The columns of deleted rows."""
         return [name for name in self.columns.names if name in (*self.key, *self.on)]
 
 
@@ -69,17 +69,17 @@ class TableJoin:
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         settings = "; ".join(
-            f"{each.name} key {each.key}, on {each.on}" for each in (self.left, self.right)
+            f"{table.name} key {table.key}, on {table.on}" for table in (self.left, self.right)
         )
-        check_settings(state, "a table join", settings)
+        check_settings_compatible(state, "a table join", settings)
         left, right = (
             _Side(state, table, given)
             for table, given in zip((self.left, self.right), inputs, strict=True)
         )
-        found = [self._result(each) for each in _matched(left, right)]
+        found = [self._result(part) for part in _matched(left, right)]
         for one, other in ((left, right), (right, left)):
             if one.table.is_outer:
-                found += [self._result(each) for each in _alone(one, other)]
+                found += [self._result(part) for part in _alone(one, other)]
         for side in (left, right):
             state.counters[f"{side.table.name}_rows"] = side.change()
         rows = pa.concat_tables(found)
@@ -90,12 +90,12 @@ class TableJoin:
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """Both rows that were joined, or the one that has no partner."""
         left, right = (
-            replace(each, columns=each.columns.append(tag_of(side)))
-            for side, each in enumerate((self.left, self.right))
+            replace(table, columns=table.columns.append(tag_of(side)))
+            for side, table in enumerate((self.left, self.right))
         )
         output = pa.schema([*self.output, tag_of(0), tag_of(1)])
         join = replace(self, left=left, right=right, output=output)
-        carried = tuple(tagged(each, side) for side, each in enumerate(inputs))
+        carried = tuple(tagged(given, side) for side, given in enumerate(inputs))
         result = join.step(MemoryState(), carried)
         is_wanted = is_among(result.select(self.output.names).columns, rows.columns)
         return tagged_rows(inputs, result, is_wanted)
@@ -119,45 +119,47 @@ def result_key(left: JoinedTable, right: JoinedTable) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class OneChangePerRow:
-    """After a join whose rows can go from one bucket to another: what came from both is one change.
-    It has no state: everything about a row of the result is in the same batch.
+    """Consolidates a join whose rows can move from one bucket to another: changes of both buckets
+    become one. It has no state: all changes of a row of the result are in the same batch.
     """
 
     key: tuple[str, ...]
     output: pa.Schema
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
-        rows = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        rows = inputs[0].rows.append_column(POSITION, positions_of(inputs[0]))
         return one_change_each(rows.select(self.output.names), self.key)
 
     roles = ("row",)
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
-        """In a bounded run nothing is gone before it comes: each row is one change already."""
-        given = inputs[0].rows.append_column(POSITION, positions(inputs[0]))
+        """In a bounded run nothing is deleted: each row is one change already."""
+        given = inputs[0].rows.append_column(POSITION, positions_of(inputs[0]))
         return (is_among(given.select(self.output.names).columns, rows.columns),)
 
 
 def one_change_each(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """A row that is gone in one place and new in another is there, and another one."""
+    """A row that is deleted in one bucket and created in another is updated."""
     op = rows[OP].combine_chunks()
-    gone = np.flatnonzero(pc.equal(op, DELETE).to_numpy(zero_copy_only=False))
-    new = np.flatnonzero(pc.equal(op, CREATE).to_numpy(zero_copy_only=False))
-    if not len(gone) or not len(new):
+    deleted = np.flatnonzero(pc.equal(op, DELETE).to_numpy(zero_copy_only=False))
+    created = np.flatnonzero(pc.equal(op, CREATE).to_numpy(zero_copy_only=False))
+    if not len(deleted) or not len(created):
         return rows
     keys = rows.select(key)
-    gone_hashes, new_hashes = (hashes_of(keys.take(pa.array(each)).columns) for each in (gone, new))
-    order = sorted_order(gone_hashes)
-    begins, ends = bounds(gone_hashes[order], new_hashes, WORDS)
+    deleted_hashes, new_hashes = (
+        hashes_of(keys.take(pa.array(numbers)).columns) for numbers in (deleted, created)
+    )
+    order = sorted_order(deleted_hashes)
+    begins, ends = bounds(deleted_hashes[order], new_hashes, WORDS)
     is_both = begins < ends
     if not is_both.any():
         return rows
-    is_other = np.zeros(len(rows), np.bool_)
-    is_other[new[is_both]] = True
+    is_updated = np.zeros(len(rows), np.bool_)
+    is_updated[created[is_both]] = True
     stays = np.ones(len(rows), np.bool_)
-    stays[gone[order[begins[is_both]]]] = False
+    stays[deleted[order[begins[is_both]]]] = False
     index = rows.schema.get_field_index(OP)
-    op = pc.if_else(pa.array(is_other), UPDATE, op)
+    op = pc.if_else(pa.array(is_updated), UPDATE, op)
     return rows.set_column(index, rows.schema.field(index), op).filter(pa.array(stays))
 
 
@@ -172,7 +174,7 @@ class _Part:
 
 
 class _Side:
-    """One table: its changes, sorted by their hashes, and its rows as they were before."""
+    """One table: its changes, sorted by their hashes, and its rows before the batch."""
 
     def __init__(self, state: State, table: JoinedTable, given: Input) -> None:
         self.table = table
@@ -180,7 +182,7 @@ class _Side:
         hashes = np.hstack([on, hashes_of([given.rows[name] for name in table.key])])
         order = sorted_order(hashes)
         self.rows = given.rows.select([*table.columns.names, OP]).take(pa.array(order))
-        self.position = positions(given).take(pa.array(order))
+        self.position = positions_of(given).take(pa.array(order))
         self.hashes = hashes[order]
         op = pc.index_in(self.rows[OP], _OPS).combine_chunks()
         self.op: npt.NDArray[np.int8] = op.to_numpy().astype(np.int8)
@@ -188,88 +190,88 @@ class _Side:
         for name in table.on:
             has_key &= self.rows[name].is_valid().to_numpy()
         self.has_key = has_key
-        self.gone = np.flatnonzero((self.op == _GONE) & has_key)
-        self.new = np.flatnonzero((self.op == _NEW) & has_key)
-        self.there = np.flatnonzero((self.op != _GONE) & has_key)
-        self.kept = SortedRows(state, table.name, table.columns, table.keys, words=2 * WORDS)
-        self.is_gone = self._flagged(self.gone)
-        self.is_changed = self._flagged(np.flatnonzero((self.op != _NEW) & has_key))
+        self.deleted = np.flatnonzero((self.op == _DELETED) & has_key)
+        self.created = np.flatnonzero((self.op == _CREATED) & has_key)
+        self.present = np.flatnonzero((self.op != _DELETED) & has_key)
+        self.stored = SortedRows(state, table.name, table.columns, table.keys, words=2 * WORDS)
+        self.is_deleted = self._flagged(self.deleted)
+        self.is_changed = self._flagged(np.flatnonzero((self.op != _CREATED) & has_key))
 
     def _flagged(self, numbers: Numbers) -> Flags:
-        """Of the rows before: those that these changes are of."""
-        places = self.kept.find(self.hashes[numbers])
-        if (places < 0).any():
+        """Flags of the stored rows that these changes are of."""
+        found = self.stored.find(self.hashes[numbers])
+        if (found < 0).any():
             raise StateLost(
-                f"a row of the {self.table.name} table is not where it was joined",
+                f"a row of the {self.table.name} table is missing from the state of its join",
                 detail="the states of operators that follow each other are not of the same batch",
                 hint="rebuild the pipeline",
             )
-        flags = np.zeros(self.kept.size, np.bool_)
-        flags[places] = True
+        flags = np.zeros(self.stored.size, np.bool_)
+        flags[found] = True
         return flags
 
     def net(self, hashes: Hashes) -> Numbers:
         """How many more rows than before have the join key of each of these."""
-        new = bounds(self.hashes[self.new], hashes, WORDS)
-        gone = bounds(self.hashes[self.gone], hashes, WORDS)
-        net: Numbers = (new[1] - new[0]) - (gone[1] - gone[0])
+        created = bounds(self.hashes[self.created], hashes, WORDS)
+        deleted = bounds(self.hashes[self.deleted], hashes, WORDS)
+        net: Numbers = (created[1] - created[0]) - (deleted[1] - deleted[0])
         return net
 
     def change(self) -> int:
-        added = self.rows.select(self.table.columns.names).take(pa.array(self.there))
-        return self.kept.change(np.flatnonzero(self.is_changed), added, self.hashes[self.there])
+        added = self.rows.select(self.table.columns.names).take(pa.array(self.present))
+        return self.stored.change(np.flatnonzero(self.is_changed), added, self.hashes[self.present])
 
 
 def _matched(left: _Side, right: _Side) -> Iterator[_Part]:
-    yield _with_kept(left, left.gone, right, None)
-    yield _with_kept(right, right.gone, left, left.is_gone)
-    yield _with_kept(left, left.there, right, right.is_changed)
-    yield _with_kept(right, right.there, left, left.is_changed)
-    which, other = expanded(*bounds(right.hashes[right.there], left.hashes[left.there], WORDS))
-    which, other = left.there[which], right.there[other]
-    op = np.where((left.op[which] == _OTHER) & (right.op[other] == _OTHER), _OTHER, _NEW)
+    yield _with_stored(left, left.deleted, right, None)
+    yield _with_stored(right, right.deleted, left, left.is_deleted)
+    yield _with_stored(left, left.present, right, right.is_changed)
+    yield _with_stored(right, right.present, left, left.is_changed)
+    which, other = expanded(*bounds(right.hashes[right.present], left.hashes[left.present], WORDS))
+    which, other = left.present[which], right.present[other]
+    op = np.where((left.op[which] == _UPDATED) & (right.op[other] == _UPDATED), _UPDATED, _CREATED)
     rows = _taken(left, which), _taken(right, other)
     yield _Part(op.astype(np.int8), *rows, left.position.take(pa.array(which)))
 
 
-def _with_kept(side: _Side, changes: Numbers, other: _Side, without: Flags | None) -> _Part:
-    """These changes (gone ones, or others) with the rows that the other table had and keeps."""
-    which, places = other.kept.groups(side.hashes[changes], without)
+def _with_stored(side: _Side, changes: Numbers, other: _Side, without: Flags | None) -> _Part:
+    """These changes (deletions, or others) joined with stored rows of the other table."""
+    which, numbers = other.stored.groups(side.hashes[changes], without)
     which = changes[which]
-    names = other.table.keys if changes is side.gone else other.table.columns.names
-    ours, theirs = _taken(side, which), other.kept.take(places, names)
+    names = other.table.keys if changes is side.deleted else other.table.columns.names
+    ours, theirs = _taken(side, which), other.stored.take(numbers, names)
     rows = (ours, theirs) if side.table.name == "left" else (theirs, ours)
     return _Part(side.op[which], *rows, side.position.take(pa.array(which)))
 
 
 def _alone(side: _Side, other: _Side) -> Iterator[_Part]:
-    """What changes about rows that have no partner, of an outer side."""
-    before = other.kept.count(side.hashes)
+    """Changes of result rows without a partner, of an outer side."""
+    before = other.stored.count(side.hashes)
     was_alone = (before == 0) | ~side.has_key
     is_alone = (before + other.net(side.hashes) == 0) | ~side.has_key
-    was = was_alone & (side.op != _NEW)
-    is_now = is_alone & (side.op != _GONE)
+    was = was_alone & (side.op != _CREATED)
+    is_now = is_alone & (side.op != _DELETED)
     changed = np.flatnonzero(was | is_now)
     op = _op(was[changed], is_now[changed])
     yield _one_sided(side, op, _taken(side, changed), side.position.take(pa.array(changed)))
     # Rows that stay, and get their first partner or lose their last one.
-    by = np.sort(np.concatenate([other.gone, other.new]))
+    by = np.sort(np.concatenate([other.deleted, other.created]))
     hashes = other.hashes[by]
     is_first = np.ones(len(by), np.bool_)
     is_first[1:] = (hashes[1:, :WORDS] != hashes[:-1, :WORDS]).any(axis=1)
     by, hashes = by[is_first], hashes[is_first]
-    before = other.kept.count(hashes)
+    before = other.stored.count(hashes)
     was_alone, is_alone = before == 0, before + other.net(hashes) == 0
     turned = np.flatnonzero(was_alone != is_alone)
-    which, places = side.kept.groups(hashes[turned], side.is_changed)
+    which, numbers = side.stored.groups(hashes[turned], side.is_changed)
     which = turned[which]
     op = _op(was_alone[which], is_alone[which])
-    rows = side.kept.take(places)
+    rows = side.stored.take(numbers)
     yield _one_sided(side, op, rows, other.position.take(pa.array(by[which])))
 
 
 def _op(was: Flags, is_now: Flags) -> npt.NDArray[np.int8]:
-    return np.where(was, np.where(is_now, _OTHER, _GONE), _NEW).astype(np.int8)
+    return np.where(was, np.where(is_now, _UPDATED, _DELETED), _CREATED).astype(np.int8)
 
 
 def _one_sided(side: _Side, op: npt.NDArray[np.int8], rows: pa.Table, position: pa.Array) -> _Part:

@@ -1,1 +1,1 @@
-"""How an operator runs in Spark: packing, buckets, stages, names, lineage."""
+"""The runtime of operators in Spark: planning, packing, tasks, names, lineage."""

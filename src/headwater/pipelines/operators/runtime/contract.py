@@ -1,9 +1,9 @@
-"""What an operator is: for one bucket of keys, a step from the state before a batch and the rows of
-the batch to the state after it and the rows of the result. It knows nothing of Spark.
+"""The contract of an operator: a step from state and rows of a batch to state and result rows.
 
-A step is a function of its arguments alone: no clock, no random number. So a batch that runs again
-gives the same, in another process too. What depends on where a batch ends is a defect: the same log
-must give the same result however it was cut.
+A step works on one bucket of keys, and does not depend on Spark. It is a function of its arguments
+alone: no clock, no random number. So a batch that runs again gives the same result, in another
+process too. A result that depends on where a batch ends is a defect: the same log must give the
+same result however it was cut into batches.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,26 +22,26 @@ FAULT: Final = "__fault"  # int8: 0, or why TIME is null (one of those below)
 ORIGIN: Final = "__origin"  # int32: index into Input.origins
 OFFSET: Final = "__offset"  # int64
 
-# In State.document: how far time has come (microseconds since 1970; all buckets know the same).
-# An operator with event time sets it in each step; of several inputs it is the least.
+# In State.document: the watermark in microseconds since 1970, the same in all buckets. An operator
+# with event time sets it in each step; of several inputs it is the least.
 WATERMARK: Final = "watermark_us"
 
 NO_TIME: Final = 1
 FUTURE: Final = 2
-PUNCTUATION: Final = 3  # it is no event: a producer tells how far its time has come
+PUNCTUATION: Final = 3  # it is no event, but a producer's watermark
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far one partition of an input came in a batch; every bucket is told, also those that got
-    none of its rows.
+class PartitionProgress:
+    """How far one partition of an input came in a batch. Every bucket gets it, also those that got
+    none of the partition's rows.
     """
 
     topic: str
     partition: int
     seen_us: int | None  # the latest usable time; None if no row had one
     offset: int  # of its last row
-    punctuations: tuple[str, ...] = ()  # what producers told of their time (punctuations.py)
+    punctuations: tuple[str, ...] = ()  # watermarks of producers (punctuations.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +50,27 @@ class Input:
 
     rows: pa.Table  # in log order within each partition
     origins: tuple[tuple[str, int], ...]  # topic and partition that ORIGIN points at
-    progress: tuple[Progress, ...]
+    progress: tuple[PartitionProgress, ...]
     now_us: int  # when the batch was planned; the same when it runs again
 
 
 class State(Protocol):
-    """What a bucket remembers from batch to batch."""
+    """The state of one bucket from batch to batch."""
 
-    document: dict[str, Any]  # small, JSON; changed in place. WATERMARK in it is shown to people
-    counters: dict[str, int]  # what people want to see, from the start on, summed over the buckets
+    document: dict[str, Any]  # small, JSON; changed in place. The status shows its WATERMARK
+    counters: dict[str, int]  # metrics since the state was begun, summed over the buckets
 
     def table(self, name: str) -> pa.Table | None: ...
 
     def put(self, name: str, table: pa.Table | None) -> None:
-        """What is not put stays, and costs nothing: large state is best kept in several tables, of
-        which a batch changes few.
+        """A table that is not put stays as it is, and costs nothing: large state is best stored in
+        several tables, of which a batch changes few.
         """
         ...
 
     def side(self, name: str, rows: pa.Table) -> None:
-        """Rows for another place than the result, e.g. "late"; given out once with the batch. More
-        calls add rows, also of other columns.
+        """Rows for a side output, e.g. "late", which the batch gives out once. More calls add rows,
+        also of other columns.
         """
         ...
 
@@ -87,7 +87,7 @@ class Operator(Protocol):
 
 
 # What packing does with the Arrow batches of one task, one after another: the same batch with TIME,
-# SEEN and FAULT added. It is made anew for each task, so it may remember what came before.
+# SEEN and FAULT added. Each task makes a new one, so it may hold state of earlier batches.
 Stamp = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 

@@ -1,4 +1,4 @@
-"""Which rows belong together: rows with equal values in some columns get the same number."""
+"""Grouping of rows: rows with equal values in some columns get the same group number."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -10,23 +10,23 @@ import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregates.contract import Groups
-from headwater.pipelines.operators.aggregates.extremes import alike
+from headwater.pipelines.operators.aggregates.extremes import normalized
 from headwater.pipelines.operators.runtime.grouping_kernels import number_codes
 
 # Of integers as numpy has them, or of anything as Arrow has it.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[np.int64]
 
-_ROOM: Final = 8  # numbers below so many times the rows are looked up and not hashed
+_ROOM: Final = 8  # a direct table instead of hashing, if codes are below this many times the rows
 
 
 def keys_of(rows: pa.Table, by: Sequence[str]) -> list[pa.Array]:
-    """What rows are grouped by. What is equal in SQL has the same bits, and is one key."""
-    return [alike(rows[name].combine_chunks()) for name in by]
+    """The key columns. Values that are equal in SQL get the same bits, and are one key."""
+    return [normalized(rows[name].combine_chunks()) for name in by]
 
 
 def number(columns: Sequence[Column], rows: int) -> tuple[Groups, int]:
     """The group of each row, and how many there are. Groups are numbered from 0 in the order in
-    which they are met; null is a value like any other. Without columns all rows are one group.
+    which they first appear; null is a value like any other. Without columns all rows are one group.
 
     Values are hashed and not sorted: of strings that is many times as fast.
     """
@@ -51,8 +51,8 @@ def first_rows(group: Groups, groups: int) -> npt.NDArray[np.intp]:
 def may_be_among(
     columns: Sequence[pa.ChunkedArray], others: Sequence[pa.ChunkedArray], rows: int
 ) -> npt.NDArray[np.bool_]:
-    """Which rows' keys may be among the others: all that are, and few more. Where the others are
-    few this is many times as fast as to number all.
+    """Which rows' keys may be among the others: all that are, and few more (each column is tested
+    alone). Where the others are few this is many times as fast as numbering all.
     """
     among = np.ones(rows, np.bool_)
     for column, other in zip(columns, others, strict=True):
@@ -61,7 +61,7 @@ def may_be_among(
 
 
 def check_keys(kind: str, schema: pa.Schema, by: Sequence[str]) -> None:
-    """Raises PipelineError for columns that rows cannot be told apart by."""
+    """Raises PipelineError for columns of types that cannot be keys."""
     for name in by:
         if pa.types.is_nested(schema.field(name).type):
             raise PipelineError(

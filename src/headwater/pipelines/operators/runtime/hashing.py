@@ -1,5 +1,6 @@
-"""Hashes of values with 64 bits, the same in every process, on every machine, in every version:
-they are in the state of pipelines, and in filters that stores keep.
+"""64-bit hashes of values (XXH64), the same in every process, on every machine, in every version.
+
+They are stored in the state of pipelines, and in Bloom filters that stores hold.
 """
 
 from typing import Final

@@ -1,5 +1,7 @@
-"""XXH64 with the seed 42, compiled by numba: what Spark's `xxhash64` gives for texts, bigints and
-doubles. The hash 0, which marks empty places in tables, becomes 1.
+"""Numba kernels of XXH64 with the seed 42, equal to Spark's `xxhash64`.
+
+They give what Spark gives for texts, bigints and doubles. The hash 0, which marks empty slots of
+hash tables, becomes 1.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""Which rows of its inputs an operator derived given rows of its result from.
+"""Lineage of operators: which input rows given result rows were derived from.
 
 An operator answers for one bucket of a bounded run, where everything is one batch that begins with
-an empty state. That is the run that `verify` compares stores with, so the answer is of the same
-rows. What only moves time on (a row that makes another one late) is no origin of a result.
+an empty state. That is the run that `verify` compares stores with, so the answer is about the same
+rows. A row that only advances the watermark (so that another one is late) is no origin of a result.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, Operator
 from headwater.pipelines.operators.runtime.grouping import keys_of, number
-from headwater.pipelines.operators.runtime.packing import PLACES, POSITION, STAMPS
+from headwater.pipelines.operators.runtime.packing import ORIGINS, STAMPS
 from headwater.pipelines.operators.state.row_hashes import hashes_of
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import Lateness, admit
+from headwater.pipelines.position import POSITION, positions
 
 Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -32,14 +33,14 @@ class Traceable(Operator, Protocol):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What the rows of each input are to the result, for people: "event", "table row"."""
+        """A label of each input's rows, shown to users: "event", "table row"."""
         ...
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """For each input, which of its rows `rows` were derived from: some of what a step over
         these inputs and an empty state gives (or of what it gives in other buckets, which are
-        passed over). Removing any of them from the log changes one of `rows`, unless another row
-        says the same.
+        ignored). Removing any of them from the log changes one of `rows`, unless another row is
+        equal.
         """
         ...
 
@@ -70,17 +71,13 @@ def flags_at(rows: int, numbers: npt.NDArray[np.intp] | Ints) -> Flags:
     return flags
 
 
-def placed_rows(given: Input, which: Flags) -> pa.Table:
-    """These rows as the frame has them that they were read from, with POSITION."""
+def rows_with_position(given: Input, which: Flags) -> pa.Table:
+    """These rows with the columns of the frame that they were read from, and POSITION."""
     rows = given.rows.filter(pa.array(which))
     origin, offset = (rows[name].combine_chunks() for name in (ORIGIN, OFFSET))
-    topics = pa.array([topic for topic, _ in given.origins], pa.string())
-    partitions = pa.array([partition for _, partition in given.origins], pa.int32())
-    place = [topics.take(origin), partitions.take(origin), offset]
-    ours = [name for name, _ in (*PLACES, *STAMPS)]
+    ours = [name for name, _ in (*ORIGINS, *STAMPS)]
     rows = rows.select([name for name in rows.column_names if name not in (*ours, POSITION)])
-    names = ["topic", "partition", "offset"]
-    return rows.append_column(POSITION, pa.StructArray.from_arrays(place, names))
+    return rows.append_column(POSITION, positions(given.origins, origin, offset))
 
 
 def is_among(
@@ -90,15 +87,15 @@ def is_among(
     if not len(columns[0]) or not len(others[0]):
         return np.zeros(len(columns[0]), np.bool_)
     found, wanted = (
-        np.ascontiguousarray(hashes_of(each)).view([("", np.uint64)] * 2).reshape(-1)
-        for each in (columns, others)
+        np.ascontiguousarray(hashes_of(part)).view([("", np.uint64)] * 2).reshape(-1)
+        for part in (columns, others)
     )
     among: Flags = np.isin(found, np.unique(wanted))
     return among
 
 
 def admitted(time: EventTime, lateness: Lateness, given: Input, due_us: Ints) -> Flags:
-    """Rows that were not put aside (`due_us` as for `lateness.admit`)."""
+    """Rows that were not rejected (`due_us` as for `lateness.admit`)."""
     clock = time.watermarks(None)
     own_us, closed_us = clock.of_rows(given), clock.now_us
     return admit(MemoryState(), given, lateness, own_us=own_us, due_us=due_us, closed_us=closed_us)

@@ -1,4 +1,4 @@
-"""Names of operators: the same each time the pipeline is built, so that each finds its state."""
+"""Names of operators: the same whenever the pipeline is built, so that each finds its state."""
 
 import re
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from headwater.errors import PipelineError
 from headwater.pipelines.plans import Node
 
 if TYPE_CHECKING:
-    from headwater.pipelines.operators.runtime.stages import OperatorRun
+    from headwater.pipelines.operators.runtime.planning import OperatorRun
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a directory, and part of transactional ids
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An operator of a pipeline, as the driver has to know it."""
+    """An operator of a pipeline, as the driver sees it."""
 
     name: str
     buckets: int
@@ -34,7 +34,7 @@ class Building:
     pipeline: str
     operators: list[str] = field(default_factory=list)
     built: dict[str, Built] = field(default_factory=dict)
-    unrepeatable: list[str] = field(default_factory=list)  # why its result depends on when it runs
+    unrepeatable: list[str] = field(default_factory=list)  # what depends on when it runs
 
 
 _current: ContextVar[Building | None] = ContextVar("building", default=None)
@@ -56,15 +56,15 @@ def current() -> Building | None:
 
 
 def depends_on_when(what: str) -> None:
-    """The pipeline's function has used `what`: deriving its result anew gives another one."""
+    """The pipeline's function has used `what`: deriving its result again gives another one."""
     now = _current.get()
     if now is not None:
         now.unrepeatable.append(what)
 
 
 def name_operator(kind: str, fingerprint: str, name: str | None = None) -> str:
-    """As its user names it, else by its kind and what it is (fingerprints.py), so that no other one
-    finds its state; of those that are the same in everything, by how many there were before.
+    """The user's name, else the kind and the fingerprint (fingerprints.py), so that no other
+    operator finds its state. Operators with equal fingerprints are numbered.
     """
     now = _current.get()
     if name is None:
@@ -85,14 +85,14 @@ def name_operator(kind: str, fingerprint: str, name: str | None = None) -> str:
 
 
 def operators_in(plan: Node) -> tuple[Built, ...]:
-    """Those that a DataFrame goes through, by its plan (`Running` gives its name to Spark)."""
+    """Operators of a DataFrame, found in its plan by name (`OperatorTask` shows it there)."""
     now = _current.get()
-    names = dict.fromkeys(each.function for each in plan if is_operator(each))
+    names = dict.fromkeys(node.function for node in plan if is_operator(node))
     return tuple(now.built[name] for name in names) if now else ()
 
 
 def inputs_with_rows(node: Node) -> tuple[Node, ...]:
-    """What the rows that a step gives are rows of; an operator may make its own."""
+    """The inputs whose rows a node of the plan passes on; an operator may make its own rows."""
     now = _current.get()
     if now is None or node.function not in now.built:
         return node.children
@@ -100,6 +100,6 @@ def inputs_with_rows(node: Node) -> tuple[Node, ...]:
 
 
 def is_operator(node: Node) -> bool:
-    """Functions of users may be in a plan, too."""
+    """Whether the node is an operator; users' functions may be in a plan, too."""
     now = _current.get()
     return now is not None and node.function in now.built

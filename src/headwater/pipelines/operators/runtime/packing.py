@@ -1,4 +1,4 @@
-"""The first stage: rows into packets by bucket, in the task that has them.
+"""The first stage: a Spark task that packs its rows by bucket for the shuffle.
 
 A row that crosses from Spark into Python and back costs a microsecond. So rows go through the
 shuffle as packets: one Arrow stream of many rows for each bucket, which Spark moves as one value.
@@ -6,12 +6,12 @@ shuffle as packets: one Arrow stream of many rows for each bucket, which Spark m
     bucket   side   task   number   packet             control
     5        0      2      0        rows as Arrow      -
     5        0      2      1        rows as Arrow      -
-    5        0      2      2        -                  what every bucket is told (below)
+    5        0      2      2        -                  for every bucket (below)
 
 Rows that concern every key (a truncate) go to every bucket; so does the last packet of a task:
 `{"now": …, "origins": [[topic, partition], …],
-"progress": [[topic, partition, seen, offset, punctuations], …]}`. By it a bucket learns how far
-time has come in partitions that it has no rows of.
+"progress": [[topic, partition, seen, offset, punctuations], …]}`. By it a bucket gets the event
+time of partitions that it has no rows of.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,11 +33,11 @@ from headwater.pipelines.operators.runtime.contract import (
     Stamper,
     Stamping,
 )
+from headwater.pipelines.position import POSITION
 
 BUCKET: Final = "__bucket"
 EVERY_BUCKET: Final = -1  # instead of a bucket's number
 NOW: Final = "__now"
-POSITION: Final = "_position"
 PACKETS: Final = pa.schema(
     [
         ("bucket", pa.int32()),
@@ -49,12 +49,12 @@ PACKETS: Final = pa.schema(
     ]
 )
 STAMPS: Final = ((TIME, pa.int64()), (SEEN, pa.int64()), (FAULT, pa.int8()))
-PLACES: Final = ((ORIGIN, pa.int32()), (OFFSET, pa.int64()))
+ORIGINS: Final = ((ORIGIN, pa.int32()), (OFFSET, pa.int64()))
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Of one input. Called by Spark in each task with the task's rows."""
+    """Packs one input. Called by Spark in each task with the task's rows."""
 
     side: int
     buckets: int
@@ -80,7 +80,7 @@ class Packing:
                 continue
             if now_us is None:
                 now_us = batch.column(NOW)[0].cast(pa.timestamp("us", "UTC")).value
-            rows = self._placed(batch, origins, stamper)
+            rows = self._with_origins(batch, origins, stamper)
             for bucket, part in _by_bucket(rows, batch.column(BUCKET), self.buckets):
                 yield self._packet(bucket, task, number, _to_bytes(part), None)
             number += 1
@@ -91,14 +91,14 @@ class Packing:
             for bucket in range(self.buckets):
                 yield self._packet(bucket, task, number, None, control)
 
-    def _placed(
+    def _with_origins(
         self, batch: pa.RecordBatch, origins: "_Origins", stamper: Stamper | None
     ) -> pa.RecordBatch:
         origin, offset = origins.of(batch.column(POSITION))
         added: dict[str, pa.Array] = {ORIGIN: origin, OFFSET: offset}
         if stamper is not None:
             added |= stamper.stamp(batch, origin)
-            origins.saw(added[SEEN])
+            origins.observe(added[SEEN])
         return pa.RecordBatch.from_arrays(
             [*(batch.column(name) for name in self.columns), *added.values()],
             names=[*self.columns, *added],
@@ -109,13 +109,13 @@ class Packing:
     ) -> pa.RecordBatch:
         row = [bucket, self.side, task, number, packet, control]
         return pa.RecordBatch.from_arrays(
-            [pa.array([each], kind) for each, kind in zip(row, PACKETS.types, strict=True)],
+            [pa.array([value], kind) for value, kind in zip(row, PACKETS.types, strict=True)],
             schema=PACKETS,
         )
 
 
 class _Origins:
-    """The partitions that a task's rows are from, in the order in which it met them."""
+    """The partitions of a task's rows, numbered in order of first appearance."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
@@ -138,14 +138,14 @@ class _Origins:
         else:
             both = topic.indices.to_numpy(zero_copy_only=False).astype(np.int64) << 32 | numbers
             found, inverse = np.unique(both, return_inverse=True)
-            codes = [self._code(names[each >> 32], int(each & 0xFFFFFFFF)) for each in found]
+            codes = [self._code(names[packed >> 32], int(packed & 0xFFFFFFFF)) for packed in found]
             origin = np.array(codes, np.int32)[inverse]
             self._now = [(code, origin == code) for code in codes]
         for code, rows in self._now:
             self._last[code] = max(self._last[code], int(offsets[rows].max()))
         return pa.array(origin), offset
 
-    def saw(self, seen: pa.Array) -> None:
+    def observe(self, seen: pa.Array) -> None:
         for code, rows in self._now:
             of_partition = seen if isinstance(rows, slice) else seen.filter(pa.array(rows))
             latest = pc.max(of_partition).as_py()
@@ -177,7 +177,7 @@ class _Origins:
 def _by_bucket(
     rows: pa.RecordBatch, bucket: pa.Array, buckets: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of a bucket stay in order."""
+    """The rows of each bucket, in order: a stable partition by bucket."""
     numbers = bucket.to_numpy(zero_copy_only=False).astype(np.int16)
     if buckets == 1:
         yield 0, rows
@@ -212,5 +212,5 @@ def from_bytes(packet: pa.Scalar) -> pa.Table:
 
 def packed_schema(columns: Sequence[pa.Field], *, stamped: bool) -> pa.Schema:
     """Of the rows that an operator gets."""
-    added = [*PLACES, *(STAMPS if stamped else ())]
+    added = [*ORIGINS, *(STAMPS if stamped else ())]
     return pa.schema([*columns, *(pa.field(name, kind) for name, kind in added)])

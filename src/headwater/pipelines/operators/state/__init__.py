@@ -1,1 +1,1 @@
-"""State of operators: files, manifests, keyed rows, compatibility and metrics."""
+"""State of operators: files, manifests, keyed rows, state compatibility, metrics."""

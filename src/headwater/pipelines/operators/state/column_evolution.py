@@ -1,4 +1,4 @@
-"""Rows in the state, read by an operator whose inputs have other columns now."""
+"""Schema evolution of state: stored rows read by an operator whose inputs have other columns."""
 
 from collections.abc import Collection
 
@@ -7,21 +7,21 @@ import pyarrow as pa
 from headwater.errors import StateLost
 
 
-def with_columns_of(schema: pa.Schema, kept: pa.Table, key: Collection[str]) -> pa.Table:
-    """The kept rows in this schema: a column that the input got since is null in older rows, as it
-    is in the log; one that is gone is left out; a value of another type is read as far as it fits.
+def with_columns_of(schema: pa.Schema, stored: pa.Table, key: Collection[str]) -> pa.Table:
+    """The stored rows in this schema. A column that the input got since is null in older rows, as
+    it is in the log; a removed column is left out; a value of another type is cast if it fits.
 
-    `key`: columns that tell which bucket a row is in. Of another type, the same key is in another
-    bucket. Raises StateLost.
+    `key`: columns by which rows are assigned to buckets. With another type, the same key would be
+    in another bucket. Raises StateLost.
     """
-    if kept.schema.names == schema.names and kept.schema.types == schema.types:
-        return kept
+    if stored.schema.names == schema.names and stored.schema.types == schema.types:
+        return stored
     columns = []
     for field in schema:
-        if field.name not in kept.column_names:
-            columns.append(pa.nulls(len(kept), field.type))
+        if field.name not in stored.column_names:
+            columns.append(pa.nulls(len(stored), field.type))
             continue
-        column = kept[field.name]
+        column = stored[field.name]
         if column.type != field.type and field.name in key:
             raise _lost(field, f"a key: it was {column.type}, and is {field.type}")
         try:

@@ -1,14 +1,14 @@
-"""Which manifest of its state each bucket has to find, by the driver.
+"""Committed manifests: the driver's record of which manifest holds each bucket's state.
 
     <directory>/<batch>.json       {"tumbling-1": [4, 3, -1, …]}: of each bucket, the batch of the
                                    manifest that has its state after <batch>; -1: there is none yet
 
-A batch that changes nothing writes no manifest, so a bucket cannot tell by itself whether the
-newest one that it sees is the newest one there was: one that was deleted, or that another machine
-does not see yet, would look like a batch that changed nothing, and older state would go on as if
-nothing had happened. So tasks report what they committed (an accumulator of Spark's), the driver
-writes it down before the batch reaches its store, and the tasks of the next batch read it there.
-What is not there then is lost.
+A batch that changes nothing writes no manifest, so a bucket cannot decide by itself whether the
+newest manifest that it sees is the newest that was committed: a deleted one, or one that another
+machine does not see yet, would look like a batch that changed nothing, and the pipeline would go on
+with older state. So tasks report what they committed (by an accumulator of Spark's), the driver
+records it durably before the batch reaches its store, and the tasks of the next batch read it. A
+manifest that is missing then is lost state.
 """
 
 import secrets
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REPORTS: Final = "_headwater_manifests"
 
 Reports = dict[tuple[str, int], tuple[int, int]]  # directory and bucket to batch and manifest
-_Taken = TypeVar("_Taken")
+_Value = TypeVar("_Value")
 Manifests = dict[str, list[int]]  # of each operator, by bucket
 
 
@@ -39,13 +39,13 @@ class _Latest(AccumulatorParam[Reports]):
     def zero(self, _: Reports) -> Reports:
         return {}
 
-    def addInPlace(self, known: Reports, added: Reports) -> Reports:  # noqa: N802
-        known.update(added)
-        return known
+    def addInPlace(self, latest: Reports, added: Reports) -> Reports:  # noqa: N802
+        latest.update(added)
+        return latest
 
 
 def reports_of(context: "SparkContext") -> "Accumulator[Reports]":
-    """To which tasks add what they committed; one for all operators of a session."""
+    """The accumulator of committed manifests; one for all operators of a Spark session."""
     found: Accumulator[Reports] | None = getattr(context, _REPORTS, None)
     if found is None:
         found = context.accumulator({}, _Latest())
@@ -55,7 +55,7 @@ def reports_of(context: "SparkContext") -> "Accumulator[Reports]":
 
 def required_manifest(directory: Path, batch: int, operator: str, bucket: int) -> int:
     """In a task: the batch whose manifest has the state of the bucket before `batch`. Raises
-    StateLost if it is not known.
+    StateLost if the driver's record is missing.
     """
     if batch == 0:
         return NO_MANIFEST
@@ -63,7 +63,7 @@ def required_manifest(directory: Path, batch: int, operator: str, bucket: int) -
 
 
 class CommittedManifests:
-    """Of all operators of one version of one write, in its driver."""
+    """The record for all operators of one version of one write, in its driver."""
 
     def __init__(
         self, operators: tuple[Built, ...], directory: Path, *, files: Files | None = None
@@ -80,34 +80,37 @@ class CommittedManifests:
         self.computed(batch, reports_of(context).value)
 
     def after(self, batch: int) -> Manifests:
-        """Raises StateLost if it is not known."""
+        """Raises StateLost if the record is missing."""
         if batch < 0:
-            return {each.name: [NO_MANIFEST] * each.buckets for each in self._operators}
+            return {operator.name: [NO_MANIFEST] * operator.buckets for operator in self._operators}
         if self._last is not None and self._last[0] == batch:
             return self._last[1]
         return _read(
             self._files,
             _path(self._directory, batch),
-            lambda found: {each.name: _checked(found[each.name], each) for each in self._operators},
+            lambda found: {
+                operator.name: _checked(found[operator.name], operator)
+                for operator in self._operators
+            },
         )
 
     def computed(self, batch: int, reports: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-        """Durable when it returns. Buckets that had nothing to do have the state that they had."""
-        manifests = {name: list(each) for name, each in self.after(batch - 1).items()}
+        """Durable when it returns. Buckets without changes stay at their manifest."""
+        manifests = {name: list(by_bucket) for name, by_bucket in self.after(batch - 1).items()}
         for operator in self._operators:
-            place = self._directory / operator.name
+            path = self._directory / operator.name
             of_operator = manifests[operator.name]
             for bucket in range(operator.buckets):
-                # Spark does not promise that a report arrives; what is here to be seen counts, too.
-                seen = [each for each in batches_of(place / str(bucket)) if each <= batch]
-                of_batch, manifest = reports.get((str(place), bucket), (-1, NO_MANIFEST))
-                reported = manifest if of_batch == batch else NO_MANIFEST
-                if reported == batch and batch not in seen:
+                # Spark does not promise that a report arrives, so visible manifests count, too.
+                seen = [number for number in batches_of(path / str(bucket)) if number <= batch]
+                of_batch, manifest = reports.get((str(path), bucket), (-1, NO_MANIFEST))
+                committed = manifest if of_batch == batch else NO_MANIFEST
+                if committed == batch and batch not in seen:
                     raise StateLost(
-                        "the state of an operator is gone",
-                        detail=f"{place / str(bucket)}: nothing of batch {batch}, which wrote it",
+                        "the state of an operator is missing",
+                        detail=f"{path / str(bucket)}: no manifest of batch {batch}",
                     )
-                of_operator[bucket] = max(of_operator[bucket], reported, *seen)
+                of_operator[bucket] = max(of_operator[bucket], committed, *seen)
         self._write(batch, orjson.dumps(manifests))
         self._last = batch, manifests
 
@@ -133,12 +136,12 @@ def _path(directory: Path, batch: int) -> str:
     return str(directory / f"{batch}.json")
 
 
-def _read(files: Files, path: str, taken: Callable[[dict[str, Any]], _Taken]) -> _Taken:
+def _read(files: Files, path: str, read: Callable[[dict[str, Any]], _Value]) -> _Value:
     try:
-        return taken(orjson.loads(files.read(path)))
+        return read(orjson.loads(files.read(path)))
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         raise StateLost(
-            "which state operators had is not known", detail=f"{path}: {error}"
+            "the record of operator state is missing or damaged", detail=f"{path}: {error}"
         ) from error
     except OSError as error:
         raise PipelineError(
@@ -149,7 +152,7 @@ def _read(files: Files, path: str, taken: Callable[[dict[str, Any]], _Taken]) ->
 
 
 def _checked(manifests: Any, operator: Built) -> list[int]:
-    found = [int(each) for each in manifests]
+    found = [int(manifest) for manifest in manifests]
     if len(found) != operator.buckets:
         raise ValueError(f"{len(found)} buckets of {operator.name}, not {operator.buckets}")
     return found

@@ -1,8 +1,8 @@
-"""Keys and rows of any type as 128 bits, by which they are found and told apart.
+"""128-bit hashes of keys and rows of any type, by which stored rows are identified.
 
-Two different keys share them by chance once in 10^26 tables of a million rows. A key that is one
-whole number keeps its value (the first word is a permutation of it), so that none are shared. The
-hash is not made against someone who searches for keys that share one.
+Two different keys collide by chance once in 10^26 tables of a million rows. A key that is one
+integer cannot collide: its first word is a permutation of the value (splitmix64's finalizer). The
+hash is not meant to resist deliberate collisions.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headwater.pipelines.operators.state.row_kernels import hash_texts
 
-Hashes = npt.NDArray[np.uint64]  # a line of words for each row
+Hashes = npt.NDArray[np.uint64]  # (rows, words)
 
 WORDS: Final = 2
 _NULL: Final = np.uint64(0x5851F42D4C957F2D)
@@ -25,9 +25,9 @@ _SECOND: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 
 def hashes_of(columns: Sequence[pa.ChunkedArray | pa.Array]) -> Hashes:
     """(rows, 2). Null equals null, NaN equals NaN, -0.0 equals 0.0."""
-    arrays = [_one(each) for each in columns]
-    if len(arrays) == 1 and _is_whole(arrays[0].type):
-        first, is_null = _whole(arrays[0])
+    arrays = [_one(column) for column in columns]
+    if len(arrays) == 1 and _is_integer(arrays[0].type):
+        first, is_null = _integers(arrays[0])
         found = np.empty((len(first), WORDS), np.uint64)
         found[:, 0] = _mixed(first)
         found[:, 1] = is_null
@@ -52,8 +52,8 @@ def _add(found: Hashes, array: pa.Array) -> None:
             _add(found, field)
     elif pa.types.is_null(kind):
         _add_words(found, np.full(len(array), _NULL))
-    elif _is_whole(kind) or pa.types.is_floating(kind):
-        words, is_null = _whole(array)
+    elif _is_integer(kind) or pa.types.is_floating(kind):
+        words, is_null = _integers(array)
         words[is_null] = _NULL
         _add_words(found, words)
         _add_words(found, is_null.astype(np.uint64))
@@ -68,11 +68,11 @@ def _add(found: Hashes, array: pa.Array) -> None:
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         _add_texts(found, array.cast(pa.large_binary()), np.int64)
     else:  # lists and maps: slow, and right
-        texts = pa.array([repr(each).encode() for each in array.to_pylist()], pa.binary())
+        texts = pa.array([repr(value).encode() for value in array.to_pylist()], pa.binary())
         _add_texts(found, texts, np.int32)
 
 
-def _is_whole(kind: pa.DataType) -> bool:
+def _is_integer(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
@@ -82,7 +82,7 @@ def _is_whole(kind: pa.DataType) -> bool:
     )
 
 
-def _whole(array: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+def _integers(array: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
     """Each value as one word; and which are null (as 0)."""
     if pa.types.is_floating(array.type):
         values = array.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0  # -0.0 to 0.0

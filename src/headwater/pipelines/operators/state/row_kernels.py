@@ -1,4 +1,4 @@
-"""The loops of `row_hashes` and `sorted_rows`, compiled by numba."""
+"""Numba kernels of `row_hashes` and `sorted_rows`: hashing, binary search, merging."""
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def _compared(one, at, other, by, words):
 
 @kernel
 def bounds(lines, sought, words):
-    """Where lines that begin with the first `words` of each sought one stand: begin and end."""
+    """The range of lines that begin with the first `words` of each sought one (binary search)."""
     begins = np.empty(len(sought), np.int64)
     ends = np.empty(len(sought), np.int64)
     for query in range(len(sought)):
@@ -54,7 +54,7 @@ def bounds(lines, sought, words):
             else:
                 high = middle
         begins[query] = low
-        # Most have few lines: steps that double, from the first.
+        # Most have few lines, so the end is found by galloping from the first (exponential search).
         step, high = 1, low
         while high < len(lines) and _compared(lines, high, sought, query, words) == 0:
             low = high + 1
@@ -73,8 +73,8 @@ def bounds(lines, sought, words):
 
 @kernel
 def merged(one, other):
-    """Two sorted ones as one: for each of its lines, its number in `one`, or len(one) + its number
-    in `other`.
+    """A merge of two sorted arrays: for each line of the result, its number in `one`, or
+    len(one) + its number in `other`.
     """
     order = np.empty(len(one) + len(other), np.int64)
     words = one.shape[1]
@@ -96,14 +96,14 @@ def merged(one, other):
 def expanded(begins, ends):
     """Every number of every range, and which range it is of."""
     total = 0
-    for each in range(len(begins)):
-        total += ends[each] - begins[each]
+    for which in range(len(begins)):
+        total += ends[which] - begins[which]
     ranges = np.empty(total, np.int64)
     numbers = np.empty(total, np.int64)
     at = 0
-    for each in range(len(begins)):
-        for number in range(begins[each], ends[each]):
-            ranges[at] = each
+    for which in range(len(begins)):
+        for number in range(begins[which], ends[which]):
+            ranges[at] = which
             numbers[at] = number
             at += 1
     return ranges, numbers

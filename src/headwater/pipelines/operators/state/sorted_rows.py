@@ -1,14 +1,14 @@
-"""A table of a bucket's rows in its state, found by their hashes, of which a batch rewrites little.
+"""A sorted table of a bucket's rows in its state: a base, deletions and a delta (two LSM levels).
 
-    <name>        all rows as they were some batches ago, sorted by their hashes
-    <name>-gone   numbers of those that are no more
-    <name>-new    rows that came since, sorted, too
+    <name>        the base: all rows as they were some batches ago, sorted by their hashes
+    <name>-gone   numbers of the base's rows that were deleted since
+    <name>-new    the delta: rows that came since, sorted, too
 
-When the new rows are so many that writing them costs more than they save, all become one again:
-with N rows and b new ones in a batch at √(2·N·b), which is what costs least.
+A batch writes the delta and the deletions only. They are compacted into the base when they have
+√(2·N·b) rows, for N rows of the base and b changes in a batch: that minimises the rows written.
 
-A hash has two words, by which rows that belong together are found (`group`), or two more, by which
-a row is told from others of its group (row_hashes.py).
+A hash has two words, by which rows of a group are found, or two more, which identify a row within
+its group (row_hashes.py).
 """
 
 from collections.abc import Collection
@@ -23,14 +23,14 @@ from headwater.pipelines.operators.state.column_evolution import with_columns_of
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes
 from headwater.pipelines.operators.state.row_kernels import bounds, expanded, merged
 
-Places = npt.NDArray[np.int64]  # of rows: those of the base first, then the new ones
+RowNumbers = npt.NDArray[np.int64]  # those of the base first, then those of the delta
 
 _HASH: Final = "__hash"
 _NUMBER: Final = "number"
 
 
 class SortedRows:
-    """Before the batch, until `change`; nothing is to be asked after it."""
+    """The rows before the batch. `change` writes those after it, and ends the use of the object."""
 
     def __init__(
         self, state: State, name: str, schema: pa.Schema, key: Collection[str], *, words: int
@@ -43,109 +43,111 @@ class SortedRows:
         self._schema = schema
         self._base, self._base_hashes = self._load(name)
         self._new, self._new_hashes = self._load(f"{name}-new")
-        gone = state.table(f"{name}-gone")
-        self._gone = gone[_NUMBER].to_numpy() if gone is not None else np.empty(0, np.int64)
-        self._is_there = np.ones(len(self._base) + len(self._new), np.bool_)
-        self._is_there[self._gone] = False
+        deleted = state.table(f"{name}-gone")
+        self._deleted = (
+            deleted[_NUMBER].to_numpy() if deleted is not None else np.empty(0, np.int64)
+        )
+        self._is_live = np.ones(len(self._base) + len(self._new), np.bool_)
+        self._is_live[self._deleted] = False
 
     def __len__(self) -> int:
-        return len(self._is_there) - len(self._gone)
+        return len(self._is_live) - len(self._deleted)
 
     @property
     def size(self) -> int:
-        """How many places there are, also of rows that are gone."""
-        return len(self._is_there)
+        """The number of row numbers, those of deleted rows included."""
+        return len(self._is_live)
 
-    def find(self, hashes: Hashes) -> Places:
-        """Of the one row with each of these hashes; -1: there is none."""
+    def find(self, hashes: Hashes) -> RowNumbers:
+        """The number of the row with each of these hashes; -1: there is none."""
         found = np.full(len(hashes), -1, np.int64)
         start = 0
         for lines in (self._base_hashes, self._new_hashes):
             begins, ends = bounds(lines, hashes, self._words)
             which = np.flatnonzero(begins < ends)
-            places = begins[which] + start
-            is_there = self._is_there[places]
-            found[which[is_there]] = places[is_there]
+            numbers = begins[which] + start
+            is_live = self._is_live[numbers]
+            found[which[is_live]] = numbers[is_live]
             start = len(self._base)
         return found
 
     def groups(
         self, hashes: Hashes, without: npt.NDArray[np.bool_] | None = None
-    ) -> tuple[npt.NDArray[np.int64], Places]:
+    ) -> tuple[npt.NDArray[np.int64], RowNumbers]:
         """All rows that share the first words with each of these: which one, and the row. `without`
-        some: a flag for each place.
+        some: a flag for each row number.
         """
         parts = []
-        is_there = self._is_there if without is None else self._is_there & ~without
+        is_live = self._is_live if without is None else self._is_live & ~without
         start = 0
         for lines in (self._base_hashes, self._new_hashes):
-            which, places = expanded(*bounds(lines, hashes, WORDS))
-            places += start
-            taken = is_there[places]
-            parts.append((which[taken], places[taken]))
+            which, numbers = expanded(*bounds(lines, hashes, WORDS))
+            numbers += start
+            taken = is_live[numbers]
+            parts.append((which[taken], numbers[taken]))
             start = len(self._base)
-        return np.concatenate([each[0] for each in parts]), np.concatenate(
-            [each[1] for each in parts]
+        return np.concatenate([part[0] for part in parts]), np.concatenate(
+            [part[1] for part in parts]
         )
 
     def count(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         """How many rows share the first words with each of these."""
         begins, ends = bounds(self._base_hashes, hashes, WORDS)
-        gone = np.searchsorted(self._gone, ends) - np.searchsorted(self._gone, begins)
-        of_base = ends - begins - gone
+        deleted = np.searchsorted(self._deleted, ends) - np.searchsorted(self._deleted, begins)
+        of_base = ends - begins - deleted
         begins, ends = bounds(self._new_hashes, hashes, WORDS)
         counts: npt.NDArray[np.int64] = of_base + ends - begins
         return counts
 
-    def places(self) -> Places:
-        return np.flatnonzero(self._is_there)
+    def numbers(self) -> RowNumbers:
+        return np.flatnonzero(self._is_live)
 
-    def take(self, places: Places, names: list[str] | None = None) -> pa.Table:
-        """In this order, if places of the base come before new ones."""
-        of_base = int(np.searchsorted(places >= len(self._base), True))
+    def take(self, numbers: RowNumbers, names: list[str] | None = None) -> pa.Table:
+        """In this order, if rows of the base come before those of the delta."""
+        of_base = int(np.searchsorted(numbers >= len(self._base), True))
         parts = [
-            self._base.select(names or self._schema.names).take(pa.array(places[:of_base])),
+            self._base.select(names or self._schema.names).take(pa.array(numbers[:of_base])),
             self._new.select(names or self._schema.names).take(
-                pa.array(places[of_base:] - len(self._base))
+                pa.array(numbers[of_base:] - len(self._base))
             ),
         ]
         return pa.concat_tables(parts)
 
-    def hashes(self, places: Places) -> Hashes:
-        of_base = int(np.searchsorted(places >= len(self._base), True))
+    def hashes(self, numbers: RowNumbers) -> Hashes:
+        of_base = int(np.searchsorted(numbers >= len(self._base), True))
         parts = [
-            self._base_hashes[places[:of_base]],
-            self._new_hashes[places[of_base:] - len(self._base)],
+            self._base_hashes[numbers[:of_base]],
+            self._new_hashes[numbers[of_base:] - len(self._base)],
         ]
         return np.concatenate(parts)
 
-    def change(self, removed: Places, added: pa.Table, hashes: Hashes) -> int:
-        """Puts the state after the batch; `added` are sorted by their hashes. How many rows there
-        are now.
+    def change(self, removed: RowNumbers, added: pa.Table, hashes: Hashes) -> int:
+        """Puts the state after the batch; `added` are sorted by their hashes. Returns the number
+        of rows.
         """
         base = len(self._base)
         count = len(self) - len(removed) + len(added)
         if not len(removed) and not len(added):
             return count
-        self._is_there[removed] = False
-        kept = np.flatnonzero(self._is_there[base:])
+        self._is_live[removed] = False
+        live = np.flatnonzero(self._is_live[base:])
         new, new_hashes = _merge(
-            self._new.take(pa.array(kept)), self._new_hashes[kept], added, hashes
+            self._new.take(pa.array(live)), self._new_hashes[live], added, hashes
         )
         changed = len(removed) + len(added)
-        gone = int(base - np.count_nonzero(self._is_there[:base]))
-        if (len(new) + gone) ** 2 > 2 * base * changed:
-            kept = np.flatnonzero(self._is_there[:base])
+        deleted = int(base - np.count_nonzero(self._is_live[:base]))
+        if (len(new) + deleted) ** 2 > 2 * base * changed:
+            live = np.flatnonzero(self._is_live[:base])
             rows, row_hashes = self._base, self._base_hashes
-            if len(kept) < base:
-                rows, row_hashes = rows.take(pa.array(kept)), row_hashes[kept]
+            if len(live) < base:
+                rows, row_hashes = rows.take(pa.array(live)), row_hashes[live]
             self._put("", *_merge(rows, row_hashes, new, new_hashes))
             self._state.put(f"{self._name}-gone", None)
             self._state.put(f"{self._name}-new", None)
             return count
-        if gone > len(self._gone):
-            numbers = np.flatnonzero(~self._is_there[:base])
-            self._state.put(f"{self._name}-gone", pa.table({_NUMBER: numbers}))
+        if deleted > len(self._deleted):
+            all_deleted = np.flatnonzero(~self._is_live[:base])
+            self._state.put(f"{self._name}-gone", pa.table({_NUMBER: all_deleted}))
         self._put("-new", new, new_hashes)
         return count
 
@@ -169,7 +171,7 @@ def as_binary(hashes: Hashes) -> pa.Array:
 
 
 def sorted_order(hashes: Hashes) -> npt.NDArray[np.int64]:
-    """Rows of the same hash stay in order."""
+    """A stable order by hash."""
     if not len(hashes):
         return np.empty(0, np.int64)
     return np.lexsort([hashes[:, word] for word in reversed(range(hashes.shape[1]))])

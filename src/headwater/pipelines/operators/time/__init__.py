@@ -1,1 +1,1 @@
-"""Event time: timestamps of rows, watermarks, lateness."""
+"""Event time: timestamps of rows, watermarks, punctuations, lateness."""

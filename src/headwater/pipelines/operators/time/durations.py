@@ -27,7 +27,7 @@ Duration = str | timedelta
 
 
 def microseconds(duration: Duration, what: str, *, at_least_us: int = 0) -> int:
-    """`what` is its name, for whoever wrote it wrong. Raises PipelineError."""
+    """`what` is the name of the argument, for the error. Raises PipelineError."""
     found = _parsed(duration)
     if found is None:
         raise PipelineError(

@@ -1,8 +1,8 @@
-"""When rows happened: what users say of it.
+"""Event time as users configure it: the column, delay, idleness, future guard, device clocks.
 
 Operators take a time from users as `str | EventTime` and begin with `time_of`. The result goes into
-Side.stamping, which checks the columns; in a step `settings.watermarks(kept)` tells how far time
-has come:
+Side.stamping, which checks the columns; in a step `settings.watermarks(stored)` gives the
+watermarks:
 
     watermarks = self.time.watermarks(state.document.get("time"))
     own_us, closed_us = watermarks.of_rows(given), watermarks.now_us
@@ -47,7 +47,7 @@ _HINTS: Final = {
 
 @dataclass(frozen=True)
 class Producers:
-    """Who tells how far time has come, and in which column."""
+    """The columns by which producers send watermarks inside the stream."""
 
     producer: str
     watermark: str
@@ -64,13 +64,13 @@ class EventTime:
     clocks: DeviceClocks | None = None
     producers: Producers | None = None
 
-    def watermarks(self, kept: Mapping[str, Any] | None = None) -> Watermarks:
-        """As the batch before has left them: `kept` is what their `to_json` gave, None at first."""
+    def watermarks(self, stored: Mapping[str, Any] | None = None) -> Watermarks:
+        """Those after the batch before: `stored` is what their `to_json` gave, None at first."""
         if self.producers is not None:
             from headwater.pipelines.operators.time.producer_watermarks import ProducerWatermarks
 
-            return ProducerWatermarks(self.delay_us, kept, idle_us=self.idle_us)
-        return Watermarks(self.delay_us, kept, idle_us=self.idle_us)
+            return ProducerWatermarks(self.delay_us, stored, idle_us=self.idle_us)
+        return Watermarks(self.delay_us, stored, idle_us=self.idle_us)
 
     def columns(self) -> tuple[str, ...]:
         producer = () if self.producers is None else (self.producers.producer,)
@@ -109,8 +109,8 @@ class EventTime:
 
     def _timestamps(self) -> tuple[str, ...]:
         guard = () if self.future_us is None else (AT,)
-        told = () if self.producers is None else (self.producers.watermark,)
-        return (*self._times(), *told, *guard)
+        marks = () if self.producers is None else (self.producers.watermark,)
+        return (*self._times(), *marks, *guard)
 
     def _times(self) -> tuple[str, ...]:
         clocks = self.clocks
@@ -124,10 +124,10 @@ class EventTime:
 
 @dataclass(frozen=True)
 class ProcessingTime(EventTime):
-    """All rows of a batch happened when it was planned."""
+    """Processing time: all rows of a batch happened when it was planned."""
 
-    def watermarks(self, kept: Mapping[str, Any] | None = None) -> Watermarks:
-        return BatchTime(kept)
+    def watermarks(self, stored: Mapping[str, Any] | None = None) -> Watermarks:
+        return BatchTime(stored)
 
     def check(self, kind: str, schema: "StructType") -> None:
         depends_on_when("hw.processing_time")
@@ -153,27 +153,28 @@ def event_time(
     """Rows happened when `column` says: a timestamp, or one without a zone, which is taken as UTC.
 
     `delay`     by how much rows of a partition may be out of order; what comes later is late
-    `idle`      a partition without new rows for so long does not hold time back; None: it does
+    `idle`      a partition without new rows for so long does not hold the watermark back; None: it
+                does
     `future`    a time that is ahead of `_at` by more is wrong: such rows are counted and left out,
-                and do not move time; None: any time is right
+                and do not move the watermark; None: any time is right
     `sent`, `received`  columns with the time at which the device sent the row, by its own clock,
                 and at which a server got it: `column` is then by the device's clock, too, and is
-                set right
-    `producer`, `watermark`  columns by which producers tell themselves how far their time has come:
+                corrected
+    `producer`, `watermark`  columns by which producers send their own watermarks (punctuations):
                 `watermark`, where it is not null, says that the producer has sent everything before
-                that time; in the year 9999, that it leaves. Time is then the least of the producers
-                that are present, and `idle` is for them. `delay` is for rows before a producer's
-                first watermark.
+                that time; in the year 9999, that it leaves. The watermark is then the least of the
+                producers that are present, and `idle` is for them. `delay` is for rows before a
+                producer's first watermark.
     """
     if (sent is None) != (received is None):
         raise PipelineError(
             "sent and received are given together",
-            hint="the time is received - (sent - column); one of them alone tells nothing",
+            hint="the time is received - (sent - column); one of them alone is not enough",
         )
     if (producer is None) != (watermark is None):
         raise PipelineError(
             "producer and watermark are given together",
-            hint="the one is the column with who tells how far time has come, the other with what",
+            hint="one is the column with the producer's name, the other with its watermark",
         )
     return EventTime(
         column,
@@ -187,13 +188,13 @@ def event_time(
 
 def processing_time() -> EventTime:
     """Rows happened when they were processed: the time of their batch. Nothing is late, and nothing
-    can be repeated: whoever reads the same log again gets other windows.
+    can be repeated: reading the same log again gives other windows.
     """
     return ProcessingTime(NOW, 0)
 
 
 def time_of(time: str | EventTime) -> EventTime:
-    """Of what a user gave an operator as a time; a name alone is event time with all defaults."""
+    """The event time of an operator's argument; a name alone is event time with all defaults."""
     if isinstance(time, EventTime):
         return time
     if isinstance(time, str):

@@ -1,4 +1,4 @@
-"""Rows that come too late, rows without a usable time: none is lost without being counted."""
+"""Lateness: which rows an operator admits, and counters and side output of those it rejects."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -22,11 +22,11 @@ from headwater.sinks.contract import OP
 
 DROP: Final = "drop"  # counted
 SIDE: Final = "side"  # counted, and sent to <pipeline>.late
-CORRECT: Final = "correct"  # taken in: what was emitted is retracted, and emitted anew
+CORRECT: Final = "correct"  # admitted: emitted results are retracted, and emitted again
 MODES: Final = (DROP, SIDE, CORRECT)
-LATE: Final = "late"  # the name of the side, and of a counter
-EVENTS: Final = "events"  # a counter: rows that were judged, taken in or not
-CAUSES: Final = ("without_time", "future", LATE)  # counters of those that were not, and why
+LATE: Final = "late"  # the name of the side output, and of a counter
+EVENTS: Final = "events"  # a counter: all events, admitted or not
+CAUSES: Final = ("without_time", "future", LATE)  # counters of rejected ones, by cause
 CAUSE: Final = "__cause"
 TOPIC: Final = "__topic"
 PARTITION: Final = "__partition"
@@ -69,12 +69,11 @@ def admit(
     due_us: npt.NDArray[np.int64],
     closed_us: int,
 ) -> npt.NDArray[np.bool_]:
-    """Which rows are taken in; the others are counted, and put aside if so wanted.
+    """Which rows are admitted; the others are counted, and go to the side output if configured.
 
-    `own_us`: the watermark of the row's partition at its place (Watermarks.of_rows). `due_us`: when
-    the last result that the row belongs to is final. `closed_us`: how far time had come before the
-    batch (Watermarks.now_us): ahead of a row's own only where a partition was silent for so long
-    that it was left behind.
+    `own_us`: the watermark of the row's partition at its offset (Watermarks.of_rows). `due_us`:
+    when the last result that the row belongs to is final. `closed_us`: the watermark before the
+    batch (Watermarks.now_us): ahead of a row's own only where the partition was idle.
     """
     rows = given.rows
     fault = rows[FAULT].combine_chunks().to_numpy()
@@ -92,23 +91,23 @@ def admit(
     _count(state, EVENTS, int(is_event.sum()))
     for cause, which in causes.items():
         _count(state, cause, int(which.sum()))
-    if lateness.mode != DROP:  # what is too late for a correction is too precious to lose, too
-        _put_aside(state, given, causes)
-    taken: npt.NDArray[np.bool_] = is_event & (fault == 0) & ~is_late
-    return taken
+    if lateness.mode != DROP:  # also what is too late for a correction
+        _to_side_output(state, given, causes)
+    admitted: npt.NDArray[np.bool_] = is_event & (fault == 0) & ~is_late
+    return admitted
 
 
 def _count(state: State, name: str, count: int) -> None:
     state.counters[name] = state.counters.get(name, 0) + count
 
 
-def _put_aside(state: State, given: Input, causes: dict[str, npt.NDArray[np.bool_]]) -> None:
+def _to_side_output(state: State, given: Input, causes: dict[str, npt.NDArray[np.bool_]]) -> None:
     parts = []
     for cause, which in causes.items():
         if not which.any():
             continue
         rows = given.rows.filter(pa.array(which))
-        origins = [given.origins[each] for each in rows[ORIGIN].to_pylist()]
+        origins = [given.origins[code] for code in rows[ORIGIN].to_pylist()]
         added = {
             CAUSE: pa.array([cause] * len(rows), pa.string()),
             TOPIC: pa.array([topic for topic, _ in origins], pa.string()),

@@ -1,8 +1,7 @@
-"""What producers say of their time inside the stream: the rows that can move a watermark, picked
-out of a task's rows and told to every bucket.
+"""Punctuations: the rows of a task that can move a producer's watermark, sent to every bucket.
 
-A few rows of many matter: the first of each producer, those whose watermark is higher than what it
-had said before, and those with which it leaves. The rest changes nothing, whatever was before.
+A few rows of many matter: the first of each producer, those whose watermark is higher than its last
+one, and those with which it leaves. The others change nothing, whatever was before.
 """
 
 import base64
@@ -20,11 +19,11 @@ LEFT: Final = 2
 SCHEMA: Final = pa.schema(
     [("offset", pa.int64()), ("producer", pa.string()), ("value", pa.int64()), ("kind", pa.int8())]
 )
-_THINNED_ROWS: Final = 1 << 20  # kept at most, besides those that matter
+_THINNED_ROWS: Final = 1 << 20  # buffered at most, besides those that matter
 
 
 class Punctuations:
-    """Of one partition, in one task."""
+    """The punctuations of one partition, in one task."""
 
     def __init__(self) -> None:
         self._parts: list[pa.RecordBatch] = []
@@ -60,7 +59,7 @@ class Punctuations:
 
 def in_log_order(texts: tuple[str, ...]) -> pa.Table:
     """Of one partition, from all tasks that read it."""
-    tables = [pa.ipc.open_stream(base64.b64decode(each)).read_all() for each in texts]
+    tables = [pa.ipc.open_stream(base64.b64decode(text)).read_all() for text in texts]
     if len(tables) == 1:
         return tables[0]
     return pa.concat_tables(tables).sort_by("offset") if tables else SCHEMA.empty_table()

@@ -1,4 +1,4 @@
-"""Rows stamped with their time, in the task that has them."""
+"""Stamping of rows with event time, in the task that reads them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -16,8 +16,8 @@ from headwater.pipelines.operators.runtime.contract import (
     SEEN,
     TIME,
 )
-from headwater.pipelines.operators.runtime.packing import POSITION
 from headwater.pipelines.operators.time.watermarks import NEVER_US
+from headwater.pipelines.position import POSITION
 
 if TYPE_CHECKING:
     from headwater.pipelines.operators.time.event_time import EventTime, Producers
@@ -28,12 +28,12 @@ LEFT_US: Final = 253_370_764_800_000_000  # the year 9999: a producer with this 
 
 
 class TimeStamper:
-    """Of one task."""
+    """Stamps the rows of one task."""
 
     def __init__(self, settings: "EventTime") -> None:
         self._settings = settings
         self._seen: dict[int, int] = {}
-        self._told: dict[int, Punctuations] = {}
+        self._punctuations: dict[int, Punctuations] = {}
 
     def stamp(self, rows: pa.RecordBatch, origins: pa.Array) -> Mapping[str, pa.Array]:
         codes = origins.to_numpy()
@@ -46,7 +46,7 @@ class TimeStamper:
             at = epoch_us(rows.column(AT)).fill_null(-NEVER_US).to_numpy()
             fault[times > at + self._settings.future_us] = FUTURE
         if self._settings.producers is not None:
-            self._listen(self._settings.producers, rows, codes, times, fault)
+            self._collect_punctuations(self._settings.producers, rows, codes, times, fault)
         is_faulty = fault != 0
         if is_faulty.any():
             times = np.where(is_faulty, NEVER_US, times)
@@ -54,7 +54,7 @@ class TimeStamper:
         seen = self._running(times, codes)
         return {TIME: time, SEEN: pa.array(seen, mask=seen == NEVER_US), FAULT: pa.array(fault)}
 
-    def _listen(
+    def _collect_punctuations(
         self,
         producers: "Producers",
         rows: pa.RecordBatch,
@@ -62,28 +62,28 @@ class TimeStamper:
         times: npt.NDArray[np.int64],
         fault: npt.NDArray[np.int8],
     ) -> None:
-        """To what producers tell; a row that does nothing else is no event."""
+        """A row without a time that only carries a watermark is no event."""
         from headwater.pipelines.operators.time.punctuations import LEFT, MARK, ROW, Punctuations
 
         producer = rows.column(producers.producer).cast(pa.string())
         has_producer = producer.is_valid().to_numpy(zero_copy_only=False)
-        told = epoch_us(rows.column(producers.watermark)).fill_null(NEVER_US).to_numpy()
-        kind = np.where(told == NEVER_US, ROW, np.where(told < LEFT_US, MARK, LEFT))
+        marks = epoch_us(rows.column(producers.watermark)).fill_null(NEVER_US).to_numpy()
+        kind = np.where(marks == NEVER_US, ROW, np.where(marks < LEFT_US, MARK, LEFT))
         if self._settings.future_us is not None:
             at = epoch_us(rows.column(AT)).fill_null(-NEVER_US).to_numpy()
-            fault[(kind == MARK) & (told > at + self._settings.future_us)] = FUTURE
+            fault[(kind == MARK) & (marks > at + self._settings.future_us)] = FUTURE
         fault[(fault == NO_TIME) & (kind != ROW) & has_producer] = PUNCTUATION
         kind[(fault == FUTURE) & (kind == MARK)] = ROW
-        value = np.where(kind == ROW, times, told)
-        is_telling = has_producer & ((kind != ROW) | (fault == 0))
+        value = np.where(kind == ROW, times, marks)
+        is_punctuation = has_producer & ((kind != ROW) | (fault == 0))
         offset = pc.struct_field(rows.column(POSITION), "offset")
-        heard = pa.RecordBatch.from_arrays(
+        punctuations = pa.RecordBatch.from_arrays(
             [offset, producer, pa.array(value), pa.array(kind.astype(np.int8))],
             names=["offset", "producer", "value", "kind"],
         )
         for code in np.unique(codes).tolist():
-            of_partition = heard.filter(pa.array((codes == code) & is_telling))
-            self._told.setdefault(code, Punctuations()).add(of_partition)
+            of_partition = punctuations.filter(pa.array((codes == code) & is_punctuation))
+            self._punctuations.setdefault(code, Punctuations()).add(of_partition)
 
     def _running(
         self, times: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
@@ -105,8 +105,8 @@ class TimeStamper:
         return running
 
     def punctuations(self, origin: int) -> tuple[str, ...]:
-        told = self._told.get(origin)
-        return () if told is None else (told.to_text(),)
+        found = self._punctuations.get(origin)
+        return () if found is None else (found.to_text(),)
 
 
 def epoch_us(column: pa.Array) -> pa.Array:

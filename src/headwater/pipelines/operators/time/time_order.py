@@ -1,4 +1,4 @@
-"""Rows by key and time."""
+"""Orders of rows by key, time and position in the log."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ import numpy.typing as npt
 def by_key_and_time(
     key: npt.NDArray[np.int64], time_us: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.intp]:
-    """Their order; what is equal in both stays as it was. Keys are numbers from 0."""
+    """A stable order. Keys are numbers from 0."""
     if not len(key):
         return np.empty(0, np.intp)
     earliest = int(time_us.min())
@@ -17,13 +17,13 @@ def by_key_and_time(
     return np.lexsort((time_us, key))
 
 
-def by_key_time_and_place(
+def by_key_time_and_position(
     key: npt.NDArray[np.int64],
     time_us: npt.NDArray[np.int64],
     partition: npt.NDArray[np.int64],
     offset: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.intp]:
-    """Their order: the same for the same rows, whichever came first."""
+    """An order that is the same for the same rows, whichever came first."""
     order = by_key_and_time(key, time_us)
     key, time_us = key[order], time_us[order]
     is_equal = (key[1:] == key[:-1]) & (time_us[1:] == time_us[:-1])  # to the one before

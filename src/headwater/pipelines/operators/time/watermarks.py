@@ -1,15 +1,15 @@
-"""How far time has come in an input, by its partitions.
+"""Watermarks of an input: one for each partition, and their minimum.
 
 Every partition has a watermark of its own: the latest time that was seen in it, less the `delay`
 by which rows may be out of order. A row is late for what ended before the watermark of its own
-partition at its own place in the log. So whether it is late is a fact of the log: it does not
-depend on how the log was cut into batches, nor on other partitions. Time itself, by which windows
-close, has come as far as the least of all partitions; no row that is in time can find its window
-closed, because that watermark is never ahead of the row's own.
+partition at its own offset. So whether it is late is a fact of the log: it does not depend on how
+the log was cut into batches, nor on other partitions. The watermark of the input, by which windows
+close, is the least of all partitions; no row that is in time can find its window closed, because
+that watermark is never ahead of the row's own.
 
-Two things stand outside of this. A partition holds time back from its first row with a time on.
-And a partition that is idle is left out of the minimum until it has rows again. What such a
-partition brings may find its window closed; `lateness.admit` judges it by `closed_us`.
+There are two exceptions. A partition counts from its first row with a time on. And a partition
+that is idle is left out of the minimum until it has rows again. Its rows may then find their window
+closed; `lateness.admit` decides by `closed_us`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,14 +19,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from headwater.pipelines.operators.runtime.contract import ORIGIN, SEEN, TIME, Input, Progress
+from headwater.pipelines.operators.runtime.contract import (
+    ORIGIN,
+    SEEN,
+    TIME,
+    Input,
+    PartitionProgress,
+)
 
 NEVER_US: Final = -(2**62)  # a watermark before the first row
 
 
 class Watermarks:
-    """How far time has come in one input, as one bucket knows it; all buckets know the same. Made
-    by `EventTime.watermarks`.
+    """The watermarks of one input, the same in all buckets. Made by `EventTime.watermarks`.
 
     In a batch: `of_rows` first, for what the rows find, then `advance`, then `now_us`.
 
@@ -37,63 +42,72 @@ class Watermarks:
     """
 
     def __init__(
-        self, delay_us: int, kept: Mapping[str, Any] | None = None, *, idle_us: int | None = None
+        self, delay_us: int, stored: Mapping[str, Any] | None = None, *, idle_us: int | None = None
     ) -> None:
         self._delay_us = delay_us
         self._idle_us = idle_us
-        kept = kept or {}
+        stored = stored or {}
         self._partitions: dict[tuple[str, int], _Partition] = {
             (topic, number): _Partition(seen, absent)
-            for topic, number, seen, absent in kept.get("partitions", ())
+            for topic, number, seen, absent in stored.get("partitions", ())
         }
-        self._now_us: int = kept.get("now", NEVER_US)
-        self._is_idle: bool = kept.get("idle", False)
+        self._now_us: int = stored.get("now", NEVER_US)
+        self._is_idle: bool = stored.get("idle", False)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "partitions": [
-                [*place, each.seen_us, each.absent_us]
-                for place, each in sorted(self._partitions.items())
+                [*origin, partition.seen_us, partition.absent_us]
+                for origin, partition in sorted(self._partitions.items())
             ],
             "now": self._now_us,
             "idle": self._is_idle,
         }
 
     def of_rows(self, given: Input) -> npt.NDArray[np.int64]:
-        """The watermark of its own partition at each row's place, the row itself included."""
+        """The watermark of its own partition at each row's offset, the row itself included."""
         if not len(given.rows):
             return np.empty(0, np.int64)
-        known = [self._partitions.get(each) for each in given.origins]
-        before = np.array([NEVER_US if each is None else each.seen_us for each in known], np.int64)
+        partitions = [self._partitions.get(origin) for origin in given.origins]
+        before = np.array(
+            [NEVER_US if partition is None else partition.seen_us for partition in partitions],
+            np.int64,
+        )
         seen = given.rows[SEEN].combine_chunks().fill_null(NEVER_US).to_numpy()
         own: npt.NDArray[np.int64] = before[given.rows[ORIGIN].combine_chunks().to_numpy()]
         watermarks: npt.NDArray[np.int64] = np.maximum(seen, own) - self._delay_us
         return watermarks
 
-    def advance(self, progress: Iterable[Progress], now_us: int) -> None:
+    def advance(self, progress: Iterable[PartitionProgress], now_us: int) -> None:
         present = set()
-        for each in progress:
-            if each.seen_us is None:  # rows that tell no time hold none back
+        for reached in progress:
+            if reached.seen_us is None:  # partitions without a time hold no watermark back
                 continue
-            place = each.topic, each.partition
-            present.add(place)
-            partition = self._partitions.setdefault(place, _Partition(each.seen_us))
+            origin = reached.topic, reached.partition
+            present.add(origin)
+            partition = self._partitions.setdefault(origin, _Partition(reached.seen_us))
             partition.absent_us = None
-            partition.seen_us = max(partition.seen_us, each.seen_us)
-        for place, partition in self._partitions.items():
-            if place not in present and partition.absent_us is None:
+            partition.seen_us = max(partition.seen_us, reached.seen_us)
+        for origin, partition in self._partitions.items():
+            if origin not in present and partition.absent_us is None:
                 partition.absent_us = now_us
         if self._partitions:
             self._move(now_us)
 
     def _move(self, now_us: int) -> None:
         awake = [
-            each.seen_us for each in self._partitions.values() if not self._idles(each, now_us)
+            partition.seen_us
+            for partition in self._partitions.values()
+            if not self._idles(partition, now_us)
         ]
         self._is_idle = not awake
-        # With nobody to wait for, time is where the furthest was.
-        come = min(awake) if awake else max(each.seen_us for each in self._partitions.values())
-        self._now_us = max(self._now_us, come - self._delay_us)
+        # If all partitions are idle, the furthest of them counts.
+        watermark_us = (
+            min(awake)
+            if awake
+            else max(partition.seen_us for partition in self._partitions.values())
+        )
+        self._now_us = max(self._now_us, watermark_us - self._delay_us)
 
     def _idles(self, partition: "_Partition", now_us: int) -> bool:
         if self._idle_us is None or partition.absent_us is None:
@@ -107,7 +121,7 @@ class Watermarks:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all partitions are: who waits for several inputs need not wait for this one."""
+        """Whether all partitions are: an operator of several inputs need not wait for this one."""
         return self._is_idle
 
 
@@ -118,14 +132,14 @@ class _Partition:
 
 
 class BatchTime(Watermarks):
-    """Processing time: it has come as far as the batch."""
+    """Processing time: the watermark is the time of the batch."""
 
-    def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
-        super().__init__(0, kept)
+    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
+        super().__init__(0, stored)
 
     def of_rows(self, given: Input) -> npt.NDArray[np.int64]:
         times: npt.NDArray[np.int64] = given.rows[TIME].combine_chunks().to_numpy()
         return times
 
-    def advance(self, progress: Iterable[Progress], now_us: int) -> None:
+    def advance(self, progress: Iterable[PartitionProgress], now_us: int) -> None:
         self._now_us = max(self._now_us, now_us)

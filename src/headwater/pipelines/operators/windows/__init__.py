@@ -1,1 +1,1 @@
-"""Windows of event time: tumbling, hopping, sliding, sessions."""
+"""Windows of event time: tumbling, hopping, sliding and session windows."""

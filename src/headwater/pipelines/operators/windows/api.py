@@ -1,4 +1,4 @@
-"""Windows of event time: `hw.tumbling(orders, "ordered_at", "1 minute", by="shop").agg(…)`."""
+"""`hw.tumbling` and `hw.hopping`, and the checks that all kinds of windows share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from headwater.pipelines.operators.aggregates.named_aggregates import (
 )
 from headwater.pipelines.operators.runtime.contract import Operator
 from headwater.pipelines.operators.runtime.grouping import check_keys
-from headwater.pipelines.operators.runtime.packing import POSITION
-from headwater.pipelines.operators.runtime.stages import Side, run_operator
+from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.operators.time.event_time import EventTime, time_of
 from headwater.pipelines.operators.time.lateness import DROP, Lateness, lateness_of
 from headwater.pipelines.operators.windows.fixed_windows import FixedWindows
 from headwater.pipelines.operators.windows.results import RESERVED
+from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ Make = Callable[["Windowed", NamedAggregates, dict[str, Previous]], Operator]
 
 @dataclass(frozen=True)
 class Windowed:
-    """Rows in windows; `agg` says what is wanted of each. A window without rows has no result."""
+    """Rows in windows, to be aggregated by `agg`. A window without rows has no result."""
 
-    kind: str  # for names and messages
+    kind: str  # for names and errors
     frame: "DataFrame"
     time: EventTime
     by: tuple[str, ...]
@@ -83,7 +83,7 @@ class Windowed:
     make: Make
     keep: tuple[str, ...] = ()  # columns of the rows that results have, too
     reserved: tuple[str, ...] = RESERVED  # columns that results have anyway
-    name: str | None = None  # by which it finds its state when its inputs are changed
+    name: str | None = None  # identifies its state when its inputs are changed
 
     def agg(self, **named: Aggregate | Previous) -> "DataFrame":
         """The columns `by`, `window_start`, `window_end`, one for each aggregate, `_mark` and `_op`
@@ -93,23 +93,23 @@ class Windowed:
 
         check_names(self.kind, named, (*self.by, *self.keep, *self.reserved))
         computed = tuple(
-            (name, each) for name, each in named.items() if not isinstance(each, Previous)
+            (name, wanted) for name, wanted in named.items() if not isinstance(wanted, Previous)
         )
-        compared = {name: each for name, each in named.items() if isinstance(each, Previous)}
+        compared = {name: wanted for name, wanted in named.items() if isinstance(wanted, Previous)}
         read = {*self.by, *self.keep, OP}
-        read |= {column for _, each in computed for column in each.columns}
+        read |= {column for _, aggregate in computed for column in aggregate.columns}
         self._check_columns(read - {OP})
-        columns = tuple(name for name in self.frame.columns if self._is_taken(name, read))
+        columns = tuple(name for name in self.frame.columns if self._is_selected(name, read))
         schema = to_arrow_schema(self.frame.select(*columns).schema, timezone="UTC")
         check_keys(self.kind, schema, self.by)
         aggregates = NamedAggregates(computed, schema)
-        _ = aggregates.bound  # what cannot be computed of these columns is told now
+        _ = aggregates.bound  # raises now for columns that cannot be aggregated
         operator = self.make(self, aggregates, compared)
         side = Side(self.frame, self.by, columns, self.time)
         return run_operator(self.kind, operator, [side], name=self.name)
 
-    def _is_taken(self, name: str, read: set[str]) -> bool:
-        """Rows that are put aside are worth little without all of their columns."""
+    def _is_selected(self, name: str, read: set[str]) -> bool:
+        """Rows in the side output have all of their columns."""
         return name in read or (self.lateness.mode != DROP and name != POSITION)
 
     def _check_columns(self, names: set[str]) -> None:
@@ -132,7 +132,7 @@ def windowed(
     reserved: tuple[str, ...] = RESERVED,
     name: str | None = None,
 ) -> Windowed:
-    """Checks what all kinds of windows have. Raises PipelineError."""
+    """Checks the arguments of all kinds of windows. Raises PipelineError."""
     keys = (by,) if isinstance(by, str) else tuple(by)
     for column in keys:
         if keys.count(column) > 1:
@@ -160,8 +160,8 @@ def _fixed(
         windows: Windowed, aggregates: NamedAggregates, compared: dict[str, Previous]
     ) -> Operator:
         previous = tuple(
-            (name, each.name, _windows_ago(kind, name, each, hop_us, aggregates))
-            for name, each in compared.items()
+            (name, wanted.name, _windows_ago(kind, name, wanted, hop_us, aggregates))
+            for name, wanted in compared.items()
         )
         panes = size_us // hop_us
         return FixedWindows(
@@ -174,11 +174,11 @@ def _fixed(
 def _windows_ago(
     kind: str, name: str, previous: Previous, hop_us: int, aggregates: NamedAggregates
 ) -> int:
-    known = [each for each, _ in aggregates.aggregates]
-    if previous.name not in known:
+    names = [aggregate for aggregate, _ in aggregates.aggregates]
+    if previous.name not in names:
         raise PipelineError(
             f"{kind}: {name} is the previous {previous.name}, which is no aggregate here",
-            detail="aggregates are " + ", ".join(known),
+            detail="aggregates are " + ", ".join(names),
         )
     if previous.ago is None:
         return 1

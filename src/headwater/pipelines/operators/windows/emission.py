@@ -1,9 +1,9 @@
-"""What windows of fixed length give with a batch: those that close, and those that it changes (open
-ones if early results are wanted, closed ones as corrections).
+"""Emission of tumbling and hopping windows: those that close in a batch, and those it changes.
 
-What was emitted is not kept. It follows from the state before the batch, just as what is emitted
-now follows from the state after it: every batch emits all that it changes. So a retraction gives
-what was emitted last, to the bit.
+Changed windows are open ones if early results are wanted, and closed ones as corrections. Emitted
+results are not stored. They follow from the state before the batch, just as the results of this
+batch follow from the state after it: every batch emits all that it changes. So a retraction gives
+the last emitted result, to the bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -93,11 +93,11 @@ class Emission:
         return sorted({ago for *_, ago in self.previous})
 
     def _is_wanted(self, touched: Windows) -> Callable[[int, int], bool]:
-        """Of entries whose last window is one of some: whether a window that is to be emitted has
-        such, or one before it that it is compared with.
+        """A test of entries by the range of their last windows: whether a window that is emitted,
+        or an earlier one that it is compared with, may have such entries.
         """
         changed = [touched, *(touched + ago for ago in self._agos)]
-        compared = [each - ago for each in changed for ago in self._agos]
+        compared = [numbers - ago for numbers in changed for ago in self._agos]
         windows = np.unique(np.concatenate([*changed, *compared]))
         low = self.closed + 1 - max(self._agos, default=0)
 
@@ -118,7 +118,7 @@ class Emission:
             found = found.where(found.window <= self.closing)
         if depending:
             found = found.where(_is_there(found, after))
-        return found.at(np.argsort(found.window, kind="stable"))  # whoever follows goes by time
+        return found.at(np.argsort(found.window, kind="stable"))  # operators that follow go by time
 
     def _table(
         self,
@@ -134,7 +134,7 @@ class Emission:
         end_us = (pairs.window + 1) * self.hop_us
         return results_table(
             self.output,
-            [each.take(key) for each in keys],
+            [column.take(key) for column in keys],
             end_us - self.panes * self.hop_us,
             end_us,
             self._results(pairs, entries),
@@ -143,17 +143,17 @@ class Emission:
         )
 
     def _results(self, pairs: "_Pairs", entries: "_Entries") -> list[pa.Array]:
-        """The aggregates, and after them what they are compared with."""
+        """The aggregates, and after them those of earlier windows."""
         if not self.previous:
             return self._aggregated(pairs, entries)
         every = _joined([pairs, *(pairs.later(-ago) for ago in self._agos)])
-        place, places = every.numbered()
-        of_all = self._aggregated(every.at(first_rows(place, places)), entries)
+        pair, pairs_count = every.numbered()
+        of_all = self._aggregated(every.at(first_rows(pair, pairs_count)), entries)
         names = [name for name, _ in self.aggregates.aggregates]
-        results = [each.slice(0, len(pairs)) for each in of_all]
+        results = [column.slice(0, len(pairs)) for column in of_all]
         for _, of, ago in self.previous:
             start = len(pairs) * (1 + self._agos.index(ago))
-            before = pa.array(place[start : start + len(pairs)])
+            before = pa.array(pair[start : start + len(pairs)])
             results.append(of_all[names.index(of)].take(before))
         return results
 
@@ -166,21 +166,21 @@ class Emission:
         is_there = np.bincount(group, minlength=len(pairs)) > 0
         dense = np.cumsum(is_there) - 1
         groups = int(is_there.sum())
-        kept = entries.table.take(pa.array(entry))
+        stored = entries.table.take(pa.array(entry))
         merged = pa.Table.from_arrays(
-            self.aggregates.merge(kept, dense[group], groups),
+            self.aggregates.merge(stored, dense[group], groups),
             schema=self.aggregates.accumulators_schema,
         )
         end_us = (pairs.window[is_there] + 1) * self.hop_us
         found = self.aggregates.results(merged, end_us - self.panes * self.hop_us, end_us)
         if groups == len(pairs):
             return found
-        return [each.take(pa.array(dense, mask=~is_there)) for each in found]
+        return [column.take(pa.array(dense, mask=~is_there)) for column in found]
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Of a key, by its number, and a window."""
+    """Pairs of a key, by its number, and a window."""
 
     key: Groups
     window: Windows
@@ -203,7 +203,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class _Entries:
-    """Of the state, with the number of each one's key."""
+    """Entries of the state, with the number of each one's key."""
 
     table: pa.Table
     key: Groups
@@ -243,7 +243,7 @@ def _numbered(tables: Sequence[pa.Table]) -> tuple[list[pa.Array], list[_Entries
         start += len(table)
         windows = windows_of(table, FIRST), windows_of(table, LAST)
         entries.append(_Entries(table, of_table, *windows))
-    return [each.take(found) for each in columns], entries
+    return [column.take(found) for column in columns], entries
 
 
 def _is_there(pairs: _Pairs, entries: _Entries) -> Mask:
@@ -257,8 +257,8 @@ def _chosen(words: Sequence[str], which: npt.NDArray[Any]) -> pa.Array:
 
 
 def _joined(pairs: Sequence[_Pairs]) -> _Pairs:
-    key = np.concatenate([each.key for each in pairs])
-    return _Pairs(key, np.concatenate([each.window for each in pairs]))
+    key = np.concatenate([part.key for part in pairs])
+    return _Pairs(key, np.concatenate([part.window for part in pairs]))
 
 
 def _distinct(pairs: _Pairs) -> _Pairs:

@@ -1,4 +1,4 @@
-"""Windows that events themselves make: sessions, and an interval for each event."""
+"""`hw.session` and `hw.sliding`: windows whose bounds depend on the events."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -58,23 +58,23 @@ def sliding(
     name: str | None = None,
 ) -> Windowed:
     """Each row gives a result, over the rows of its key from `size` before it (left out) to itself,
-    and those of the same time. Results have `by`, `event_time`, the columns of the row that are to
-    be kept, the aggregates, and the row's `_position`.
+    and those of the same time. Results have `by`, `event_time`, the row's columns in `keep`,
+    the aggregates, and the row's `_position`.
     """
     size_us = microseconds(size, "size", at_least_us=1)
     lateness = lateness_of(late, allowed_lateness)
     keys = (by,) if isinstance(by, str) else tuple(by)
     wanted = (keep,) if isinstance(keep, str) else tuple(dict.fromkeys(keep))
-    kept = tuple(each for each in wanted if each not in keys)
+    passed_on = tuple(column for column in wanted if column not in keys)
 
     def make(
         windows: Windowed, aggregates: NamedAggregates, compared: dict[str, Previous]
     ) -> Operator:
         _check_compared("sliding", compared)
-        return Sliding(windows.by, kept, size_us, windows.time, lateness, early, aggregates)
+        return Sliding(windows.by, passed_on, size_us, windows.time, lateness, early, aggregates)
 
     return windowed(
-        "sliding", frame, time, by, lateness, make, keep=kept, reserved=RESERVED, name=name
+        "sliding", frame, time, by, lateness, make, keep=passed_on, reserved=RESERVED, name=name
     )
 
 

@@ -1,4 +1,4 @@
-"""Tumbling and hopping windows: as long as each other, at times that are known beforehand.
+"""Tumbling and hopping windows: of fixed length, at fixed times (paned windows).
 
 Windows are numbered by their last pane (pane_state.py): window w is from (w + 1) · hop − size to
 (w + 1) · hop, so it ends when pane w does. A tumbling window has one pane.
@@ -16,14 +16,14 @@ from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggre
 from headwater.pipelines.operators.runtime.contract import TIME, WATERMARK, Input, State
 from headwater.pipelines.operators.runtime.grouping import first_rows, keys_of, number
 from headwater.pipelines.operators.runtime.lineage import Flags, admitted, points_within, same_keys
-from headwater.pipelines.operators.state.state_compat import check_layout
+from headwater.pipelines.operators.state.compatibility import check_layout_compatible
 from headwater.pipelines.operators.time.event_time import NEVER_US, EventTime
 from headwater.pipelines.operators.time.lateness import Lateness, admit
 from headwater.pipelines.operators.windows.emission import Emission
 from headwater.pipelines.operators.windows.pane_state import FIRST, LAST, PaneState
 from headwater.pipelines.operators.windows.results import WINDOW_END, results_schema
 
-_LATE_IN_PART: Final = "late_in_part"  # a counter: rows that only some of their windows took in
+_LATE_IN_PART: Final = "late_in_part"  # a counter: rows that were late for some of their windows
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class FixedWindows:
     def _entries(self) -> pa.Schema:
         rows = self.aggregates.schema
         keys = [rows.field(name).with_name(f"k{at}") for at, name in enumerate(self.by)]
-        told_apart = [*keys, pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64())]
-        return pa.schema([*told_apart, *self.aggregates.accumulators_schema])
+        identity = [*keys, pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64())]
+        return pa.schema([*identity, *self.aggregates.accumulators_schema])
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
         layout = f"{self.hop_us} {self.panes} {self.by} {self.aggregates.layout(self.by)}"
-        check_layout(state, "fixed", layout, self._kept_us)
+        check_layout_compatible(state, "fixed", layout, self._retention_us)
         clock = self.time.watermarks(state.document.get("time"))
         own_us, before_us = clock.of_rows(given), clock.now_us
         clock.advance(given.progress, given.now_us)
@@ -63,7 +63,7 @@ class FixedWindows:
         if clock.now_us != NEVER_US:
             state.document[WATERMARK] = clock.now_us
         panes = PaneState(state, self.aggregates, self._entries)
-        fresh = self._taken_in(state, given, np.maximum(own_us, before_us), before_us)
+        fresh = self._new_entries(state, given, np.maximum(own_us, before_us), before_us)
         panes.add(fresh)
         emission = Emission(
             aggregates=self.aggregates,
@@ -77,28 +77,26 @@ class FixedWindows:
         )
         result = emission.of(panes, fresh)
         panes.save(
-            alive_from=self._last_closed(clock.now_us - self._kept_us) + 1,
+            alive_from=self._last_closed(clock.now_us - self._retention_us) + 1,
             settled=emission.closing + self.panes - 1,
         )
         return result
 
     @property
-    def _kept_us(self) -> int:
-        """How long a window is kept after its end: it may be corrected for so long, and others be
-        compared with it.
-        """
+    def _retention_us(self) -> int:
+        """How long a window's state is retained after its end, for corrections and comparisons."""
         longest = max((ago for *_, ago in self.previous), default=0)
         return self.lateness.allowed_us + longest * self.hop_us
 
     def _last_closed(self, watermark_us: int) -> int:
         return watermark_us // self.hop_us - 1
 
-    def _taken_in(
+    def _new_entries(
         self, state: State, given: Input, own_us: npt.NDArray[np.int64], before_us: int
     ) -> pa.Table:
-        """Entries of the rows that are not too late for all of their windows."""
+        """Entries of the rows that are in time for at least one of their windows."""
         pane = self._panes_of(given)
-        taken = admit(
+        is_admitted = admit(
             state,
             given,
             self.lateness,
@@ -106,17 +104,17 @@ class FixedWindows:
             due_us=(pane + self.panes) * self.hop_us,
             closed_us=before_us,
         )
-        pane = pane[taken]
-        first = self._first_windows(pane, own_us[taken])
+        pane = pane[is_admitted]
+        first = self._first_windows(pane, own_us[is_admitted])
         if self.panes > 1:
             late = int((first > pane).sum())
             state.counters[_LATE_IN_PART] = state.counters.get(_LATE_IN_PART, 0) + late
-        rows = given.rows if taken.all() else given.rows.filter(pa.array(taken))
+        rows = given.rows if is_admitted.all() else given.rows.filter(pa.array(is_admitted))
         windows = [first, pane + (self.panes - 1)]
         keys = keys_of(rows, self.by)
         group, groups = number([*keys, *windows[-min(self.panes, 2) :]], len(rows))
         found = pa.array(first_rows(group, groups))
-        columns = [each.take(found) for each in (*keys, *map(pa.array, windows))]
+        columns = [column.take(found) for column in (*keys, *map(pa.array, windows))]
         accumulated = self.aggregates.accumulate(rows, group, groups)
         return pa.Table.from_arrays([*columns, *accumulated], schema=self._entries)
 
@@ -128,7 +126,7 @@ class FixedWindows:
     def _first_windows(
         self, pane: npt.NDArray[np.int64], own_us: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
-        """The first window of a row that had not closed at its place in the log."""
+        """The first window of a row that had not closed at its offset."""
         first: npt.NDArray[np.int64] = np.maximum(
             pane, (own_us - self.lateness.allowed_us) // self.hop_us
         )
@@ -137,10 +135,10 @@ class FixedWindows:
     roles = ("event",)
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
-        """Rows of the window, and of those before it that it is compared with."""
+        """Rows of the window, and of earlier ones that it is compared with."""
         (given,) = inputs
         pane = self._panes_of(given)
-        taken = admitted(self.time, self.lateness, given, (pane + self.panes) * self.hop_us)
+        is_admitted = admitted(self.time, self.lateness, given, (pane + self.panes) * self.hop_us)
         first = self._first_windows(pane, self.time.watermarks(None).of_rows(given))
         key, row_key = same_keys(given.rows, rows, self.by)
         end_us = rows[WINDOW_END].combine_chunks().cast(pa.int64()).to_numpy()
@@ -150,4 +148,4 @@ class FixedWindows:
         count = points_within(
             key, first, pane + (self.panes - 1), np.tile(row_key, len(agos)), wanted
         )
-        return (taken & (count > 0),)
+        return (is_admitted & (count > 0),)

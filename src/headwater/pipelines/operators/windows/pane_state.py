@@ -1,12 +1,13 @@
-"""Accumulators by key and pane, in tables by stretches of time.
+"""State of tumbling and hopping windows: accumulators by key and pane, in tables by time.
 
-A pane is a piece of time, `hop` long; a window is some panes in a row. An entry of the state holds
-the rows of one key that count in the windows `first` … `last` (windows are numbered by their last
-pane): those of one pane, apart only if some came too late for the first of its windows.
+A pane is a piece of time, `hop` long; a window is several panes in a row ("No pane, no gain", Li et
+al., 2005). An entry of the state aggregates the rows of one key that count in the windows `first` …
+`last` (windows are numbered by their last pane): those of one pane, split only if some came too
+late for the first of its windows.
 
-A new pane gets a table of its own, so a batch writes those of the panes that it has rows of, and
-what merely waits for late rows costs it nothing. When there are many tables, the two smallest of
-those that are next to each other and get no rows in time any more become one.
+A segment is a table of some panes in a row. A new pane gets a segment of its own, so a batch writes
+those of the panes that it has rows of, and panes that only wait for late rows cost it nothing. If
+there are many segments, the two smallest neighbours that get only late rows are merged.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,8 +32,8 @@ Windows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Stretch:
-    """The entries of one table: those whose last window is one of these."""
+class _Segment:
+    """The entries of one table: those whose last window is in this range."""
 
     first: int
     last: int
@@ -44,66 +45,72 @@ class _Stretch:
 
 
 class PaneState:
-    """Of one bucket, in one batch: `before` and `after` it."""
+    """The panes of one bucket, `before` and `after` one batch."""
 
     def __init__(self, state: State, aggregates: NamedAggregates, schema: pa.Schema) -> None:
         self._state = state
         self._aggregates = aggregates
         self._schema = schema
-        kept: list[Any] = state.document.get("panes", [])
-        self._stretches = [_Stretch(*each) for each in kept]  # in the order of time
-        self._changed: list[_Stretch] = []
+        stored: list[Any] = state.document.get("panes", [])
+        self._segments = [_Segment(*entry) for entry in stored]  # in the order of time
+        self._changed: list[_Segment] = []
         self._merged = schema.empty_table()
 
     def add(self, fresh: pa.Table) -> None:
         """Entries of the batch's rows, one for each key, first and last."""
         met = np.unique(windows_of(fresh, LAST))
         self._changed = [
-            each
-            for each in self._stretches
-            if np.searchsorted(met, each.first) < np.searchsorted(met, each.last, "right")
+            segment
+            for segment in self._segments
+            if np.searchsorted(met, segment.first) < np.searchsorted(met, segment.last, "right")
         ]
         if not self._changed:
             self._merged = fresh
             return
         entries = pa.concat_tables([self._read(self._changed), fresh])
-        told_apart = [name for name in entries.column_names if name[0] != "a"]
-        keys = [entries[name] for name in told_apart if name[0] == "k"]
+        identity = [name for name in entries.column_names if name[0] != "a"]
+        keys = [entries[name] for name in identity if name[0] == "k"]
         windows = [windows_of(entries, FIRST), windows_of(entries, LAST)]
         group, groups = number([*keys, *windows], len(entries))
-        kept = entries.select(told_apart).take(pa.array(first_rows(group, groups)))
+        identities = entries.select(identity).take(pa.array(first_rows(group, groups)))
         merged = self._aggregates.merge(entries, group, groups)
-        self._merged = pa.Table.from_arrays([*kept.columns, *merged], schema=self._schema)
+        self._merged = pa.Table.from_arrays([*identities.columns, *merged], schema=self._schema)
 
     def before(self, is_wanted: Callable[[int, int], bool]) -> pa.Table:
-        """Entries as they were before `add`, at least those whose last window is wanted; asked for
-        stretches of windows, the first and the last of them.
+        """Entries as they were before `add`, at least those whose last window is wanted.
+        `is_wanted` gets a range of windows: the first and the last of them.
         """
-        return self._read(each for each in self._stretches if is_wanted(each.first, each.last))
+        return self._read(
+            segment for segment in self._segments if is_wanted(segment.first, segment.last)
+        )
 
     def after(self, is_wanted: Callable[[int, int], bool]) -> pa.Table:
-        untouched = [each for each in self._untouched() if is_wanted(each.first, each.last)]
+        untouched = [
+            segment for segment in self._untouched() if is_wanted(segment.first, segment.last)
+        ]
         return pa.concat_tables([self._read(untouched), self._merged])
 
     def save(self, alive_from: int, settled: int) -> None:
-        """All that is still needed: entries whose last window is not before `alive_from`. Those up
-        to `settled` get no rows any more, but late ones.
+        """Entries that are still needed: those whose last window is not before `alive_from`.
+        Windows up to `settled` get only late rows.
         """
         alive = self._merged.filter(pa.array(windows_of(self._merged, LAST) >= alive_from))
-        untouched = [each for each in self._untouched() if each.last >= alive_from]
-        for each in self._stretches:
-            if each not in untouched:
-                self._state.put(each.name, None)
+        untouched = [segment for segment in self._untouched() if segment.last >= alive_from]
+        for segment in self._segments:
+            if segment not in untouched:
+                self._state.put(segment.name, None)
         written = self._put(alive)
-        stretches = sorted([*untouched, *written], key=lambda each: each.first)
-        while len(stretches) > _MOST_TABLES:
-            self._unite_two(stretches, settled)
-        self._state.document["panes"] = [[each.first, each.last, each.rows] for each in stretches]
+        segments = sorted([*untouched, *written], key=lambda segment: segment.first)
+        while len(segments) > _MOST_TABLES:
+            self._merge_two(segments, settled)
+        self._state.document["panes"] = [
+            [segment.first, segment.last, segment.rows] for segment in segments
+        ]
 
-    def _untouched(self) -> list[_Stretch]:
-        return [each for each in self._stretches if each not in self._changed]
+    def _untouched(self) -> list[_Segment]:
+        return [segment for segment in self._segments if segment not in self._changed]
 
-    def _put(self, entries: pa.Table) -> list[_Stretch]:
+    def _put(self, entries: pa.Table) -> list[_Segment]:
         if not len(entries):
             return []
         last = windows_of(entries, LAST)
@@ -115,38 +122,38 @@ class PaneState:
         ends = [*starts[begins[1:]].tolist(), len(entries)]
         written = []
         for start, end in zip(starts[begins].tolist(), ends, strict=True):
-            stretch = _Stretch(int(last[start]), int(last[end - 1]), end - start)
-            self._state.put(stretch.name, entries.slice(start, end - start))
-            written.append(stretch)
+            segment = _Segment(int(last[start]), int(last[end - 1]), end - start)
+            self._state.put(segment.name, entries.slice(start, end - start))
+            written.append(segment)
         return written
 
     def _begins(self, windows: Windows) -> npt.NDArray[np.intp]:
-        """At which of these windows a table begins. They stay in the stretches that there were;
-        others are one each, or share some if they are many, and never with a stretch in between.
+        """At which of these windows a segment begins. Windows stay in existing segments; new ones
+        get one each, or share some if they are many, and never across an existing segment.
         """
-        firsts = np.array([each.first for each in self._stretches], np.int64)
-        lasts = np.array([-_NO_LIMIT, *(each.last for each in self._stretches)], np.int64)
-        stretch = np.searchsorted(firsts, windows, "right")
-        is_new = windows > lasts[stretch]
+        firsts = np.array([segment.first for segment in self._segments], np.int64)
+        lasts = np.array([-_NO_LIMIT, *(segment.last for segment in self._segments)], np.int64)
+        existing = np.searchsorted(firsts, windows, "right")
+        is_new = windows > lasts[existing]
         most = max(int(is_new.sum()), _NEW_TABLES)
         piece = np.where(is_new, (np.cumsum(is_new) - 1) * _NEW_TABLES // most, -1)
-        begins = np.flatnonzero((np.diff(stretch) != 0) | (np.diff(piece) != 0)) + 1
+        begins = np.flatnonzero((np.diff(existing) != 0) | (np.diff(piece) != 0)) + 1
         return np.concatenate([[0], begins])
 
-    def _unite_two(self, stretches: list[_Stretch], settled: int) -> None:
-        pairs = range(len(stretches) - 1)
-        waiting = [at for at in pairs if stretches[at + 1].last <= settled]
-        at = min(waiting or pairs, key=lambda at: stretches[at].rows + stretches[at + 1].rows)
-        one, other = stretches[at : at + 2]
+    def _merge_two(self, segments: list[_Segment], settled: int) -> None:
+        pairs = range(len(segments) - 1)
+        settled_pairs = [at for at in pairs if segments[at + 1].last <= settled]
+        at = min(settled_pairs or pairs, key=lambda at: segments[at].rows + segments[at + 1].rows)
+        one, other = segments[at : at + 2]
         both = self._read([one, other])
         self._state.put(other.name, None)
         self._state.put(one.name, both)
-        stretches[at : at + 2] = [_Stretch(one.first, other.last, len(both))]
+        segments[at : at + 2] = [_Segment(one.first, other.last, len(both))]
 
-    def _read(self, stretches: Iterable[_Stretch]) -> pa.Table:
+    def _read(self, segments: Iterable[_Segment]) -> pa.Table:
         tables = []
-        for each in stretches:
-            table = self._state.table(each.name)
+        for segment in segments:
+            table = self._state.table(segment.name)
             assert table is not None
             tables.append(table)
         return pa.concat_tables([self._schema.empty_table(), *tables])

@@ -1,9 +1,9 @@
-"""Aggregates over ranges of rows that overlap, as those of sliding windows do.
+"""Aggregates over overlapping ranges of rows: a sparse table over power-of-two ranges.
 
-Accumulators can be merged, and not taken apart: a range is put together of blocks of 1, 2, 4, …
-rows, of which there is one from each row on. Each row is in as many blocks as the longest range has
-binary digits, however many ranges it is in. Nothing is subtracted, so floats stay as precise as
-they are, and which blocks are added depends on the range alone.
+Sliding windows need it. Accumulators can be merged, but not subtracted. So a range is composed of
+disjoint blocks of 1, 2, 4, … rows by the binary digits of its length; a block of each width begins
+at each row. A row is merged log₂(longest range) times, however many ranges it is in. Nothing is
+subtracted, so floats lose no precision, and which blocks are merged depends on the range alone.
 """
 
 from typing import Final
@@ -15,14 +15,14 @@ import pyarrow as pa
 from headwater.pipelines.operators.aggregates.contract import Bound, Count
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
 
-_BYTES_AT_ONCE: Final = 1 << 26  # of accumulators: each row has some for a while
+_BYTES_AT_ONCE: Final = 1 << 26  # of accumulators: each row has some temporarily
 _MOST_AT_ONCE: Final = 1 << 16
 
-Places = npt.NDArray[np.int64]
+RowNumbers = npt.NDArray[np.int64]
 
 
 def accumulate_ranges(
-    aggregates: NamedAggregates, rows: pa.Table, low: Places, high: Places
+    aggregates: NamedAggregates, rows: pa.Table, low: RowNumbers, high: RowNumbers
 ) -> pa.Table:
     """Accumulators of the rows low … high - 1, for each range; none is empty, and both bounds only
     ever rise.
@@ -36,7 +36,9 @@ def accumulate_ranges(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _in_parts(bound: Bound, rows: pa.Table, low: Places, high: Places) -> list[pa.ChunkedArray]:
+def _in_parts(
+    bound: Bound, rows: pa.Table, low: RowNumbers, high: RowNumbers
+) -> list[pa.ChunkedArray]:
     if isinstance(bound, Count) and bound.column is None:
         return [pa.chunked_array([high - low])]
     parts = []
@@ -52,11 +54,11 @@ def _in_parts(bound: Bound, rows: pa.Table, low: Places, high: Places) -> list[p
 def _ranges_at_once(bound: Bound, rows: pa.Table) -> int:
     """A Bloom filter has kilobytes, a sum has a few bytes."""
     of_one = bound.accumulate(rows.slice(0, 1), np.zeros(1, np.intp), 1)
-    size_bytes: int = sum(each.nbytes for each in of_one)
+    size_bytes: int = sum(column.nbytes for column in of_one)
     return max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(size_bytes, 1)))
 
 
-def _accumulated(bound: Bound, rows: pa.Table, low: Places, high: Places) -> list[pa.Array]:
+def _accumulated(bound: Bound, rows: pa.Table, low: RowNumbers, high: RowNumbers) -> list[pa.Array]:
     length = high - low
     block = bound.accumulate(rows, np.arange(len(rows)), len(rows))
     reach = high[np.searchsorted(low, np.arange(len(rows)), "right") - 1]
@@ -76,12 +78,12 @@ def _accumulated(bound: Bound, rows: pa.Table, low: Places, high: Places) -> lis
     return bound.merge(joined, np.concatenate(ranges), len(low))
 
 
-def _doubled(bound: Bound, block: list[pa.Array], width: int, reach: Places) -> list[pa.Array]:
-    """Of blocks of this width, those of twice the width. What is beyond the `reach` of all ranges
-    that have a row is not added to it: no range has both, and they may be too much together.
+def _doubled(bound: Bound, block: list[pa.Array], width: int, reach: RowNumbers) -> list[pa.Array]:
+    """Blocks of twice this width. Rows beyond the `reach` of all ranges that contain a row are not
+    merged with it: no range has both, and both together may be more than an aggregate allows.
     """
     count = len(block[0]) - width
     within = np.flatnonzero(np.arange(count) + 2 * width <= reach[:count])
     later = pa.array(within + width)
-    halves = [pa.concat_arrays([each.slice(0, count), each.take(later)]) for each in block]
+    halves = [pa.concat_arrays([column.slice(0, count), column.take(later)]) for column in block]
     return bound.merge(halves, np.concatenate([np.arange(count), within]), count)

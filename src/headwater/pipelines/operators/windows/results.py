@@ -1,4 +1,4 @@
-"""What the results of windows look like, of whatever kind the windows are.
+"""The columns of window results, the same for all kinds of windows.
 
 `by` columns, `window_start`, `window_end`, the aggregates, and
 
@@ -6,7 +6,7 @@
           final        it has closed
           correction   it had closed, and rows came that were late
 `_op`     c            a new result
-          u            it takes the place of the early one that was emitted before
+          u            it replaces the early one that was emitted before
           d            it was emitted before, and is retracted
 """
 
@@ -36,8 +36,8 @@ _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
 def results_schema(rows: pa.Schema, by: Sequence[str], results: Sequence[pa.Field]) -> pa.Schema:
     bounds = [pa.field(name, _TIMESTAMP) for name in (WINDOW_START, WINDOW_END)]
-    told = [pa.field(name, pa.string()) for name in (MARK, OP)]
-    return pa.schema([*(rows.field(name) for name in by), *bounds, *results, *told])
+    status = [pa.field(name, pa.string()) for name in (MARK, OP)]
+    return pa.schema([*(rows.field(name) for name in by), *bounds, *results, *status])
 
 
 def results_table(
@@ -50,5 +50,5 @@ def results_table(
     op: pa.Array,
 ) -> pa.Table:
     """One row for each window of each key."""
-    bounds = [pa.array(each).cast(_TIMESTAMP) for each in (start_us, end_us)]
+    bounds = [pa.array(bound_us).cast(_TIMESTAMP) for bound_us in (start_us, end_us)]
     return pa.Table.from_arrays([*keys, *bounds, *results, mark, op], schema=schema)

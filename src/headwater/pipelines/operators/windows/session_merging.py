@@ -1,7 +1,8 @@
-"""Rows into sessions, and sessions into larger ones.
+"""Merging of rows into sessions, and of sessions into larger ones.
 
 Sessions are a table: the columns of the key (k0, k1, …), FIRST and LAST (times of their first and
-last row), SHOWN (how they were emitted last), PLACE (where in the state they are) and accumulators.
+last row), SHOWN (how they were emitted last), SLOT (their row number in the stored table) and
+accumulators.
 """
 
 from dataclasses import dataclass, replace
@@ -20,10 +21,10 @@ from headwater.pipelines.operators.time.time_order import by_key_and_time
 FIRST: Final = "first"
 LAST: Final = "last"
 SHOWN: Final = "shown"
-PLACE: Final = "place"
-NOWHERE: Final = -1  # as they are now
+SLOT: Final = "slot"
+NO_SLOT: Final = -1  # new or changed, so not stored as it is
 NOT_SHOWN, EARLY, FINAL = 0, 1, 2
-_MANY: Final = 4  # so many times as many sessions are looked through for those of the same keys
+_MANY: Final = 4  # times as many sessions: those of other keys are filtered out first
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,13 +57,13 @@ class Merging:
                 pa.field(FIRST, pa.int64()),
                 pa.field(LAST, pa.int64()),
                 pa.field(SHOWN, pa.int8()),
-                pa.field(PLACE, pa.int64()),
+                pa.field(SLOT, pa.int64()),
                 *self.aggregates.accumulators_schema,
             ]
         )
 
     def sessions_of(self, rows: pa.Table, time_us: Ints) -> pa.Table:
-        """Of rows alone, in log order."""
+        """Sessions of these rows alone, which are in log order."""
         if not len(rows):
             return self.schema.empty_table()
         keys = pa.Table.from_arrays(keys_of(rows, self.by), self.keys)
@@ -81,35 +82,35 @@ class Merging:
             self.aggregates.accumulate(rows, group, len(starts)),
         )
 
-    def merge(self, kept: pa.Table, fresh: pa.Table) -> Changes:
-        """Both are sessions that do not touch each other; those of `fresh` may touch the kept."""
-        if not len(fresh) or not len(kept):
-            return Changes(kept, kept.slice(0, 0), np.empty(0, np.int64), fresh)
-        if len(kept) < _MANY * len(fresh):
-            return self._merged(kept, fresh)
+    def merge(self, stored: pa.Table, fresh: pa.Table) -> Changes:
+        """Sessions of one table do not touch each other; those of `fresh` may touch stored ones."""
+        if not len(fresh) or not len(stored):
+            return Changes(stored, stored.slice(0, 0), np.empty(0, np.int64), fresh)
+        if len(stored) < _MANY * len(fresh):
+            return self._merged(stored, fresh)
         keys = [fresh[name] for name in self.keys]
-        is_near = may_be_among([kept[name] for name in self.keys], keys, len(kept))
-        changes = self._merged(kept.filter(pa.array(is_near)), fresh)
-        far = kept.filter(pa.array(~is_near))
+        is_near = may_be_among([stored[name] for name in self.keys], keys, len(stored))
+        changes = self._merged(stored.filter(pa.array(is_near)), fresh)
+        far = stored.filter(pa.array(~is_near))
         return replace(changes, untouched=pa.concat_tables([far, changes.untouched]))
 
-    def _merged(self, kept: pa.Table, fresh: pa.Table) -> Changes:
-        both = pa.concat_tables([kept, fresh])
+    def _merged(self, stored: pa.Table, fresh: pa.Table) -> Changes:
+        both = pa.concat_tables([stored, fresh])
         key, _ = number([both[name] for name in self.keys], len(both))
         first, last = ints(both, FIRST), ints(both, LAST)
         order = by_key_and_time(key, first)
         session = _numbered(key[order], first[order], last[order], self.gap_us)
         starts = np.flatnonzero(np.diff(session, prepend=-1))
-        is_fresh = order >= len(kept)
+        is_fresh = order >= len(stored)
         has_fresh = np.logical_or.reduceat(is_fresh, starts)
 
         of_each = np.empty(len(both), np.int64)  # its merged session; -1: got no rows
         of_each[order] = np.where(has_fresh, np.cumsum(has_fresh) - 1, -1)[session]
-        is_replaced = of_each[: len(kept)] >= 0
-        replaced = kept.filter(pa.array(is_replaced))
-        into = of_each[: len(kept)][is_replaced]
+        is_replaced = of_each[: len(stored)] >= 0
+        replaced = stored.filter(pa.array(is_replaced))
+        into = of_each[: len(stored)][is_replaced]
         parts = pa.concat_tables([replaced, fresh])  # earlier ones first
-        group = np.concatenate([into, of_each[len(kept) :]]).astype(np.intp)
+        group = np.concatenate([into, of_each[len(stored) :]]).astype(np.intp)
         accumulators = self.aggregates.merge(parts, group, int(has_fresh.sum()))
         merged = self._table(
             both.select(self.keys).take(pa.array(order[starts[has_fresh]])),
@@ -117,13 +118,13 @@ class Merging:
             np.maximum.reduceat(last[order], starts)[has_fresh],
             accumulators,
         )
-        return Changes(kept.filter(pa.array(~is_replaced)), replaced, into, merged)
+        return Changes(stored.filter(pa.array(~is_replaced)), replaced, into, merged)
 
-    def _table(self, keys: pa.Table, first: Ints, last: Ints, kept: list[pa.Array]) -> pa.Table:
+    def _table(self, keys: pa.Table, first: Ints, last: Ints, stored: list[pa.Array]) -> pa.Table:
         shown = np.full(len(first), NOT_SHOWN, np.int8)
-        place = np.full(len(first), NOWHERE, np.int64)
-        made = [pa.array(each) for each in (first, last, shown, place)]
-        return pa.Table.from_arrays([*keys.columns, *made, *kept], schema=self.schema)
+        slot = np.full(len(first), NO_SLOT, np.int64)
+        made = [pa.array(numbers) for numbers in (first, last, shown, slot)]
+        return pa.Table.from_arrays([*keys.columns, *made, *stored], schema=self.schema)
 
 
 def ints(sessions: pa.Table, name: str) -> Ints:
@@ -133,8 +134,8 @@ def ints(sessions: pa.Table, name: str) -> Ints:
 
 @kernel
 def _numbered(key: Ints, first_us: Ints, last_us: Ints, gap_us: int) -> Ints:
-    """The session of each interval, which stand by key and first: it goes on as long as the next
-    begins at most `gap_us` after the latest end.
+    """The session of each interval, sorted by key and first: a sweep in which a session goes on as
+    long as the next interval begins at most `gap_us` after the latest end.
     """
     numbers = np.empty(len(key), np.int64)
     current = -1

@@ -1,13 +1,14 @@
-"""Sessions that a bucket remembers.
+"""State of session windows: open sessions as base and delta, final ones in segments by time.
 
-    open         those that are not final, as they were some batches ago
-    open-gone    numbers of those that are no more, or are others now
-    open-new     the others, and those that came since
-    final<N>     final ones that late rows can still correct, by the time of their last row; a batch
-                 reads those that its rows reach, and writes these and the one that time has come to
+    open         the base: sessions that are not final, as they were some batches ago
+    open-gone    numbers of the base's rows that were removed or changed since
+    open-new     the delta: changed sessions, and those that came since
+    final<N>     a segment: final sessions that late rows can still correct, by the time of their
+                 last row; a batch reads the segments that its rows reach, and writes these and the
+                 one that the watermark has come to
 
-A batch changes few of the open ones. When writing the new ones and the numbers costs more than it
-saves, all open ones become one table again (as in sorted_rows.py).
+A batch changes few of the open sessions. When writing the delta and the numbers costs more than it
+saves, they are compacted into the base (as in sorted_rows.py).
 """
 
 from typing import Final
@@ -20,9 +21,9 @@ from headwater.pipelines.operators.windows.session_merging import (
     FINAL,
     FIRST,
     LAST,
-    NOWHERE,
-    PLACE,
+    NO_SLOT,
     SHOWN,
+    SLOT,
     Ints,
     ints,
 )
@@ -40,18 +41,18 @@ class SessionState:
         self._schema = schema
         self._gap_us = gap_us
         self._lifetime_us = lifetime_us
-        self._stretch_us = max(lifetime_us // _MOST_TABLES, 1)
-        # Of each table of final sessions, by number: its earliest first and its latest last row.
+        self._segment_us = max(lifetime_us // _MOST_TABLES, 1)
+        # Of each segment: the earliest first and the latest last row of its sessions.
         self._reach: dict[int, tuple[int, int]] = {
-            int(stretch): (first, last)
-            for stretch, (first, last) in state.document.get("final", {}).items()
+            int(segment): (first, last)
+            for segment, (first, last) in state.document.get("final", {}).items()
         }
         self._read: set[int] = set()
         self._base, self._new = (self._stored(name) for name in (_OPEN, _NEW))
-        self._is_there = np.ones(len(self._base) + len(self._new), np.bool_)
-        gone = state.table(_GONE)
-        if gone is not None:
-            self._is_there[gone[_NUMBER].to_numpy()] = False
+        self._is_live = np.ones(len(self._base) + len(self._new), np.bool_)
+        removed = state.table(_GONE)
+        if removed is not None:
+            self._is_live[removed[_NUMBER].to_numpy()] = False
 
     def read(self, time_us: Ints, now_us: int) -> pa.Table:
         """All sessions that rows of these times can touch, and those that are not final.
@@ -60,83 +61,88 @@ class SessionState:
         """
         behind = time_us[time_us <= now_us]
         self._read = {
-            stretch
-            for stretch, (first, last) in self._reach.items()
+            segment
+            for segment, (first, last) in self._reach.items()
             if np.any((behind >= first - self._gap_us) & (behind <= last + self._gap_us))
         }
-        still = pa.concat_tables([self._base, self._new])
-        if not self._is_there.all():
-            still = still.filter(pa.array(self._is_there))
-        final = [self._table(each) for each in sorted(self._read)]
+        live = pa.concat_tables([self._base, self._new])
+        if not self._is_live.all():
+            live = live.filter(pa.array(self._is_live))
+        final = [self._table(segment) for segment in sorted(self._read)]
         return pa.concat_tables(
             [
-                self._placed(still, np.flatnonzero(self._is_there)),
-                *(self._placed(each, np.full(len(each), NOWHERE)) for each in final),
+                self._with_slots(live, np.flatnonzero(self._is_live)),
+                *(
+                    self._with_slots(sessions, np.full(len(sessions), NO_SLOT))
+                    for sessions in final
+                ),
             ]
         )
 
     def write(self, sessions: pa.Table, now_us: int) -> None:
-        """In place of all that was read."""
+        """Replaces all that was read."""
         is_final = ints(sessions, SHOWN) == FINAL
         is_alive = ints(sessions, LAST) + self._lifetime_us > now_us
-        place = ints(sessions, PLACE)
-        sessions = sessions.drop_columns([PLACE])
+        slot = ints(sessions, SLOT)
+        sessions = sessions.drop_columns([SLOT])
         is_open = ~is_final & is_alive
-        is_changed = is_open & (place == NOWHERE)
-        self._put_open(place[is_open & ~is_changed], sessions.filter(pa.array(is_changed)))
-        for stretch in self._read:
-            self._put(stretch, None)
+        is_changed = is_open & (slot == NO_SLOT)
+        self._put_open(slot[is_open & ~is_changed], sessions.filter(pa.array(is_changed)))
+        for segment in self._read:
+            self._put(segment, None)
         final = sessions.filter(pa.array(is_final & is_alive))
-        stretches = ints(final, LAST) // self._stretch_us
-        for stretch in np.unique(stretches).tolist():
-            added = final.filter(pa.array(stretches == stretch))
-            self._put(stretch, pa.concat_tables([self._table(stretch), added]))
+        segments = ints(final, LAST) // self._segment_us
+        for segment in np.unique(segments).tolist():
+            added = final.filter(pa.array(segments == segment))
+            self._put(segment, pa.concat_tables([self._table(segment), added]))
 
     def expire(self, now_us: int) -> None:
-        for stretch, (_, last) in list(self._reach.items()):
+        for segment, (_, last) in list(self._reach.items()):
             if last + self._lifetime_us <= now_us:
-                self._put(stretch, None)
-        self._state.document["final"] = {str(each): reach for each, reach in self._reach.items()}
+                self._put(segment, None)
+        self._state.document["final"] = {
+            str(segment): reach for segment, reach in self._reach.items()
+        }
 
     def _put_open(self, stay: Ints, changed: pa.Table) -> None:
-        """`stay`: places of those that are as they were."""
+        """`stay`: slots of unchanged sessions."""
         base = len(self._base)
-        before = int(np.count_nonzero(self._is_there))
-        self._is_there[:] = False
-        self._is_there[stay] = True
-        new = pa.concat_tables([self._new.filter(pa.array(self._is_there[base:])), changed])
+        before = int(np.count_nonzero(self._is_live))
+        self._is_live[:] = False
+        self._is_live[stay] = True
+        new = pa.concat_tables([self._new.filter(pa.array(self._is_live[base:])), changed])
         changes = len(changed) + before - len(stay)
-        gone = base - int(np.count_nonzero(self._is_there[:base]))
+        removed = base - int(np.count_nonzero(self._is_live[:base]))
         if not changes:
             return
-        if base < _FEW or (len(new) + gone) ** 2 > 2 * base * changes:
-            still = self._base.filter(pa.array(self._is_there[:base]))
-            self._state.put(_OPEN, pa.concat_tables([still, new]))
+        if base < _FEW or (len(new) + removed) ** 2 > 2 * base * changes:
+            live = self._base.filter(pa.array(self._is_live[:base]))
+            self._state.put(_OPEN, pa.concat_tables([live, new]))
             self._state.put(_GONE, None)
             self._state.put(_NEW, None)
             return
-        numbers = np.flatnonzero(~self._is_there[:base])
+        numbers = np.flatnonzero(~self._is_live[:base])
         self._state.put(_GONE, pa.table({_NUMBER: numbers}))
         self._state.put(_NEW, new)
 
-    def _placed(self, stored: pa.Table, places: Ints) -> pa.Table:
-        at = self._schema.get_field_index(PLACE)
-        return stored.add_column(at, self._schema.field(PLACE), pa.array(places))
+    def _with_slots(self, stored: pa.Table, slots: Ints) -> pa.Table:
+        at = self._schema.get_field_index(SLOT)
+        return stored.add_column(at, self._schema.field(SLOT), pa.array(slots))
 
     def _stored(self, name: str) -> pa.Table:
-        kept = self._state.table(name)
-        if kept is not None:
-            return kept
-        empty: pa.Table = self._schema.empty_table().drop_columns([PLACE])
+        table = self._state.table(name)
+        if table is not None:
+            return table
+        empty: pa.Table = self._schema.empty_table().drop_columns([SLOT])
         return empty
 
-    def _table(self, stretch: int) -> pa.Table:
-        return self._stored(f"final{stretch}")
+    def _table(self, segment: int) -> pa.Table:
+        return self._stored(f"final{segment}")
 
-    def _put(self, stretch: int, table: pa.Table | None) -> None:
-        self._state.put(f"final{stretch}", table)
+    def _put(self, segment: int, table: pa.Table | None) -> None:
+        self._state.put(f"final{segment}", table)
         if table is None:
-            self._reach.pop(stretch, None)
+            self._reach.pop(segment, None)
         else:
             first, last = ints(table, FIRST), ints(table, LAST)
-            self._reach[stretch] = int(first.min()), int(last.max())
+            self._reach[segment] = int(first.min()), int(last.max())

@@ -1,14 +1,14 @@
-"""Session windows: rows of a key that follow each other closely belong together.
+"""Session windows: rows of a key that are at most `gap` apart.
 
 Rows of a key that are at most `gap` apart are one session, [first, last + gap). A row is late if
 its own session, [t, t + gap), had ended at the watermark of its partition. So a row up to a gap
 behind the watermark is in time, and can still reach a session that has ended. Hence a session is
-final only when another gap has passed: last + 2 * gap <= watermark. No row that is taken can touch
-it then, and what is emitted never changes. The sessions are those of all the rows that were taken,
-whatever batches they came in.
+final only when another gap has passed: last + 2 * gap <= watermark. No admitted row can touch it
+then, and an emitted result never changes. The sessions are those of all admitted rows, whatever
+batches they came in.
 
 With late="correct" a session is emitted when it has ended, because it may be corrected: whatever
-replaces it, it is retracted first. It is kept until no row can be taken that touches it, that is
+replaces it, it is retracted first. It is retained until no admitted row can touch it, that is
 until last + 2 * gap + allowed lateness <= watermark.
 """
 
@@ -27,7 +27,7 @@ from headwater.pipelines.operators.runtime.lineage import (
     points_within,
     same_keys,
 )
-from headwater.pipelines.operators.state.state_compat import check_layout
+from headwater.pipelines.operators.state.compatibility import check_layout_compatible
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import Lateness, admit
 from headwater.pipelines.operators.windows.results import (
@@ -88,11 +88,11 @@ class Sessions:
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
         layout = f"{self.gap_us} {self.by} {self.aggregates.layout(self.by)}"
-        check_layout(state, "session", layout, self._lifetime_us)
+        check_layout_compatible(state, "session", layout, self._lifetime_us)
         watermarks = self.time.watermarks(state.document.get("time"))
         before_us = watermarks.now_us
         time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        taken = admit(
+        is_admitted = admit(
             state,
             given,
             self.lateness,
@@ -104,29 +104,29 @@ class Sessions:
         state.document |= {"time": watermarks.to_json(), WATERMARK: watermarks.now_us}
 
         merging = self._merging
-        kept = SessionState(
+        sessions = SessionState(
             state,
             merging.schema,
             gap_us=self.gap_us,
             lifetime_us=self._lifetime_us,
         )
-        fresh = merging.sessions_of(given.rows.filter(pa.array(taken)), time_us[taken])
-        changes = merging.merge(kept.read(time_us[taken], before_us), fresh)
+        fresh = merging.sessions_of(given.rows.filter(pa.array(is_admitted)), time_us[is_admitted])
+        changes = merging.merge(sessions.read(time_us[is_admitted], before_us), fresh)
         result, after = self._emit(changes, watermarks.now_us)
         if len(fresh) or len(result):
-            kept.write(after, watermarks.now_us)
-        kept.expire(watermarks.now_us)
+            sessions.write(after, watermarks.now_us)
+        sessions.expire(watermarks.now_us)
         return result
 
     def _emit(self, changes: Changes, now_us: int) -> tuple[pa.Table, pa.Table]:
-        """Rows of the result, and the sessions as they are shown now."""
+        """Rows of the result, and the sessions as they are emitted now."""
         replaced, into, merged = changes.replaced, changes.into, changes.merged
         is_final = self._is_final(merged, now_us)
         is_emitted = is_final | self.early
         shown = ints(replaced, SHOWN)
         is_corrected = np.zeros(len(merged), np.bool_)
         is_corrected[into[shown == FINAL]] = True
-        # A row stays the same one, only with other values, as long as its bounds do.
+        # A result stays the same row, with other values, as long as its bounds do.
         stays = (
             (shown == EARLY)
             & (ints(replaced, FIRST) == ints(merged, FIRST)[into])
@@ -138,8 +138,8 @@ class Sessions:
         mark = np.where(is_final, np.where(is_corrected, CORRECTION_MARK, FINAL_MARK), EARLY_MARK)
 
         untouched = changes.untouched
-        waited = ints(untouched, SHOWN)
-        ends = (waited != FINAL) & self._is_final(untouched, now_us)
+        were_shown = ints(untouched, SHOWN)
+        ends = (were_shown != FINAL) & self._is_final(untouched, now_us)
         result = pa.concat_tables(
             [
                 self._rows(
@@ -152,14 +152,14 @@ class Sessions:
                     untouched,
                     ends,
                     np.full(len(untouched), FINAL_MARK),
-                    np.where(waited == EARLY, CHANGED_OP, NEW_OP),
+                    np.where(were_shown == EARLY, CHANGED_OP, NEW_OP),
                 ),
                 self._rows(merged, is_emitted, mark, np.where(is_changed, CHANGED_OP, NEW_OP)),
             ]
         )
         after = pa.concat_tables(
             [
-                _with_shown(untouched, np.where(ends, FINAL, waited)),
+                _with_shown(untouched, np.where(ends, FINAL, were_shown)),
                 _with_shown(
                     merged,
                     np.where(is_final, FINAL, np.where(is_emitted, EARLY, NOT_SHOWN)),
@@ -194,7 +194,7 @@ class Sessions:
         """All rows of the key from the first to the last of the session."""
         (given,) = inputs
         time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        taken = admitted(self.time, self.lateness, given, time_us + self.gap_us)
+        is_admitted = admitted(self.time, self.lateness, given, time_us + self.gap_us)
         key, row_key = same_keys(given.rows, rows, self.by)
         start_us, end_us = (
             rows[name].combine_chunks().cast(pa.int64()).to_numpy()
@@ -203,7 +203,7 @@ class Sessions:
         from_us = np.full(len(time_us), BEGINNING)
         begun = points_within(key, from_us, time_us, row_key, start_us)
         ended = points_within(key, from_us, time_us - 1, row_key, end_us - self.gap_us)
-        return (taken & (begun > ended),)
+        return (is_admitted & (begun > ended),)
 
 
 def _with_shown(sessions: pa.Table, shown: Ints) -> pa.Table:

@@ -3,8 +3,8 @@
 Each event gives one result: the aggregates over all events of its key in its interval, itself and
 those of the same time included. It is final when the watermark is past t, since no event of that
 time or before can come any more. An event is late if the watermark of its partition was past its
-time. With late="correct" it is taken in nevertheless: it gets a result, and those of the events
-within `size` after it are retracted and emitted anew.
+time. With late="correct" it is admitted nevertheless: it gets a result, and those of the events
+within `size` after it are retracted and emitted again.
 
 State: events of the last `size`, and with late="correct" of the allowed lateness before that
 (sliding_state.py). A key without such events leaves nothing.
@@ -30,11 +30,10 @@ from headwater.pipelines.operators.runtime.contract import (
 )
 from headwater.pipelines.operators.runtime.grouping import keys_of
 from headwater.pipelines.operators.runtime.lineage import admitted, points_within, same_keys
-from headwater.pipelines.operators.runtime.packing import POSITION
-from headwater.pipelines.operators.state.state_compat import check_layout
+from headwater.pipelines.operators.state.compatibility import check_layout_compatible
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import Lateness, admit
-from headwater.pipelines.operators.time.time_order import by_key_time_and_place
+from headwater.pipelines.operators.time.time_order import by_key_time_and_position
 from headwater.pipelines.operators.windows.ranges import accumulate_ranges
 from headwater.pipelines.operators.windows.results import (
     CHANGED_OP,
@@ -49,20 +48,18 @@ from headwater.pipelines.operators.windows.results import (
 )
 from headwater.pipelines.operators.windows.sliding_state import (
     KEY,
-    PLACED,
+    STORED,
     Ints,
     Keys,
     SlidingRows,
     ints,
     is_among,
 )
+from headwater.pipelines.position import POSITION, POSITION_TYPE, positions
 from headwater.sinks.contract import OP
 
 EVENT_TIME: Final = "event_time"
 RESERVED: Final = (EVENT_TIME, POSITION, MARK, OP)
-PLACE: Final = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-)
 _IS_NEW: Final = "__new"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
@@ -90,7 +87,7 @@ class Sliding:
                 pa.field(EVENT_TIME, _TIMESTAMP),
                 *(rows.field(name) for name in self.keep),
                 *self.aggregates.results_schema,
-                pa.field(POSITION, PLACE),
+                pa.field(POSITION, POSITION_TYPE),
                 pa.field(MARK, pa.string()),
                 pa.field(OP, pa.string()),
             ]
@@ -102,7 +99,7 @@ class Sliding:
 
     @cached_property
     def _rows_schema(self) -> pa.Schema:
-        placed = [pa.field(*each) for each in PLACED]
+        placed = [pa.field(*column) for column in STORED]
         return pa.schema([*placed, *(self.aggregates.schema.field(name) for name in self._columns)])
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
@@ -110,11 +107,11 @@ class Sliding:
         retention_us = self.size_us + self.lateness.allowed_us
         columns = self.aggregates.layout((*self.by, *self.keep))
         settings = self.size_us, self.by, self.keep, self.early, columns
-        check_layout(state, "sliding", str(settings), retention_us)
+        check_layout_compatible(state, "sliding", str(settings), retention_us)
         watermarks = self.time.watermarks(state.document.get("time"))
         before_us = watermarks.now_us
         time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        taken = admit(
+        is_admitted = admit(
             state,
             given,
             self.lateness,
@@ -127,27 +124,29 @@ class Sliding:
         state.document |= {"time": watermarks.to_json(), WATERMARK: now_us}
 
         keys = Keys(state, pa.schema([self.aggregates.schema.field(name) for name in self.by]))
-        kept = SlidingRows(
+        stored = SlidingRows(
             state, self._rows_schema, size_us=self.size_us, retention_us=retention_us
         )
-        places = _Places(state)
-        fresh = self._fresh(given, taken, keys, places)
-        pending = kept.pending()
-        result = self._emit(keys, kept, places, pending, fresh, before_us, now_us)
+        partitions = _PartitionCodes(state)
+        fresh = self._fresh(given, is_admitted, keys, partitions)
+        pending = stored.pending()
+        result = self._emit(keys, stored, partitions, pending, fresh, before_us, now_us)
 
         waiting = pa.concat_tables([pending, fresh])
         is_past = ints(waiting, TIME) < now_us
-        kept.save(waiting.filter(pa.array(~is_past)), waiting.filter(pa.array(is_past)), now_us)
+        stored.save(waiting.filter(pa.array(~is_past)), waiting.filter(pa.array(is_past)), now_us)
         keys.save(now_us - retention_us)
         return result
 
-    def _fresh(self, given: Input, taken: Flags, keys: Keys, places: "_Places") -> pa.Table:
-        rows = given.rows.filter(pa.array(taken))
+    def _fresh(
+        self, given: Input, is_admitted: Flags, keys: Keys, partitions: "_PartitionCodes"
+    ) -> pa.Table:
+        rows = given.rows.filter(pa.array(is_admitted))
         time_us = ints(rows, TIME)
         columns = {
             KEY: pa.array(keys.numbered(keys_of(rows, self.by), time_us)),
             TIME: rows[TIME],
-            ORIGIN: pa.array(places.codes(given.origins)[ints(rows, ORIGIN)]),
+            ORIGIN: pa.array(partitions.codes(given.origins)[ints(rows, ORIGIN)]),
             OFFSET: rows[OFFSET],
         }
         columns |= {name: rows[name] for name in self._columns}
@@ -156,22 +155,22 @@ class Sliding:
     def _emit(
         self,
         keys: Keys,
-        kept: SlidingRows,
-        places: "_Places",
+        stored: SlidingRows,
+        partitions: "_PartitionCodes",
         pending: pa.Table,
         fresh: pa.Table,
         before_us: int,
         now_us: int,
     ) -> pa.Table:
-        near = self._near(kept, pending, fresh, now_us)
+        near = self._near(stored, pending, fresh, now_us)
         if not len(near):
             return self.output.empty_table()
         near = near.take(
             pa.array(
-                by_key_time_and_place(
+                by_key_time_and_position(
                     ints(near, KEY),
                     ints(near, TIME),
-                    places.ranks()[ints(near, ORIGIN)],
+                    partitions.ranks()[ints(near, ORIGIN)],
                     ints(near, OFFSET),
                 )
             )
@@ -190,14 +189,16 @@ class Sliding:
             is_emitted |= is_touched
         mark = np.where(was_final, CORRECTION_MARK, np.where(is_final, FINAL_MARK, EARLY_MARK))
         op = np.where(is_new | was_final | (not self.early), NEW_OP, CHANGED_OP)
-        results = [self._rows(keys, places, near, low, high, is_emitted, mark, op)]
+        results = [self._rows(keys, partitions, near, low, high, is_emitted, mark, op)]
         if is_corrected.any():
-            results.insert(0, self._retracted(keys, places, near, is_corrected))
+            results.insert(0, self._retracted(keys, partitions, near, is_corrected))
         return pa.concat_tables(results)
 
-    def _near(self, kept: SlidingRows, pending: pa.Table, fresh: pa.Table, now_us: int) -> pa.Table:
+    def _near(
+        self, stored: SlidingRows, pending: pa.Table, fresh: pa.Table, now_us: int
+    ) -> pa.Table:
         """All rows that the results of this batch are computed of, in any order: of the keys that
-        got rows or have results that end now, from as early as those reach.
+        got rows or have results that end now, from the earliest interval on.
         """
         waiting = pa.concat_tables([pending, fresh])
         time_us = ints(waiting, TIME)
@@ -210,10 +211,10 @@ class Sliding:
         concerned, key = np.unique(ints(waiting, KEY)[is_concerned], return_inverse=True)
         first_us = np.full(len(concerned), now_us)
         np.minimum.at(first_us, key, time_us[is_concerned])
-        past = kept.past(concerned, first_us - self.size_us)
+        past = stored.past(concerned, first_us - self.size_us)
         is_near = is_among(ints(waiting, KEY), concerned)
         if not self.early:
-            is_near &= time_us < now_us  # what is later is in no interval that ends now
+            is_near &= time_us < now_us  # later rows are in no interval that ends now
         return pa.concat_tables(
             [
                 past.append_column(_IS_NEW, pa.array(np.zeros(len(past), np.bool_))),
@@ -221,18 +222,20 @@ class Sliding:
             ]
         )
 
-    def _retracted(self, keys: Keys, places: "_Places", near: pa.Table, which: Flags) -> pa.Table:
+    def _retracted(
+        self, keys: Keys, partitions: "_PartitionCodes", near: pa.Table, which: Flags
+    ) -> pa.Table:
         """Results as they were before there were new rows."""
         is_old = ~ints(near, _IS_NEW)
         old = near.filter(pa.array(is_old))
         low, high = _intervals(ints(old, KEY), ints(old, TIME), self.size_us)
         mark, op = np.full(len(old), CORRECTION_MARK), np.full(len(old), RETRACTED_OP)
-        return self._rows(keys, places, old, low, high, which[is_old], mark, op)
+        return self._rows(keys, partitions, old, low, high, which[is_old], mark, op)
 
     def _rows(
         self,
         keys: Keys,
-        places: "_Places",
+        partitions: "_PartitionCodes",
         near: pa.Table,
         low: Ints,
         high: Ints,
@@ -248,7 +251,7 @@ class Sliding:
             events[TIME].cast(_TIMESTAMP),
             *(events[name] for name in self.keep),
             *self.aggregates.results(accumulators, end_us - self.size_us, end_us),
-            places.positions(events),
+            partitions.positions(events),
             MARKS.take(pa.array(mark[which])),
             OPS.take(pa.array(op[which])),
         ]
@@ -261,47 +264,42 @@ class Sliding:
         """Rows of the key in the interval of the event."""
         (given,) = inputs
         time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        taken = admitted(self.time, self.lateness, given, time_us + 1)
+        is_admitted = admitted(self.time, self.lateness, given, time_us + 1)
         key, row_key = same_keys(given.rows, rows, self.by)
         end_us = rows[EVENT_TIME].combine_chunks().cast(pa.int64()).to_numpy()
         count = points_within(key, time_us, time_us + self.size_us - 1, row_key, end_us)
-        return (taken & (count > 0),)
+        return (is_admitted & (count > 0),)
 
 
-class _Places:
-    """Partitions by numbers that stay."""
+class _PartitionCodes:
+    """Partitions by codes that are the same in all batches."""
 
     def __init__(self, state: State) -> None:
-        self._known: list[tuple[str, int]] = [
+        self._partitions: list[tuple[str, int]] = [
             (topic, partition) for topic, partition in state.document.get("places", ())
         ]
         self._state = state
 
     def codes(self, origins: tuple[tuple[str, int], ...]) -> npt.NDArray[np.int32]:
-        self._known += [each for each in origins if each not in self._known]
-        self._state.document["places"] = self._known
-        return np.array([self._known.index(each) for each in origins], np.int32)
+        self._partitions += [origin for origin in origins if origin not in self._partitions]
+        self._state.document["places"] = self._partitions
+        return np.array([self._partitions.index(origin) for origin in origins], np.int32)
 
     def ranks(self) -> Ints:
-        """Of each number its place in an order that is always the same."""
-        ranks: Ints = np.argsort(sorted(range(len(self._known)), key=self._known.__getitem__))
+        """The rank of each code in the order of topic and partition."""
+        ranks: Ints = np.argsort(
+            sorted(range(len(self._partitions)), key=self._partitions.__getitem__)
+        )
         return ranks
 
     def positions(self, rows: pa.Table) -> pa.Array:
         code = rows[ORIGIN].combine_chunks()
-        topics = pa.array([topic for topic, _ in self._known], pa.string())
-        partitions = pa.array([partition for _, partition in self._known], pa.int32())
-        return pa.StructArray.from_arrays(
-            [topics.take(code), partitions.take(code), rows[OFFSET].combine_chunks()],
-            fields=list(PLACE),
-        )
+        return positions(self._partitions, code, rows[OFFSET].combine_chunks())
 
 
 @kernel
 def _intervals(key: Ints, time_us: Ints, size_us: int) -> tuple[Ints, Ints]:
-    """For rows by key and time: the first row of the interval of each, and the one after its
-    last.
-    """
+    """The range of rows in each row's interval, for rows sorted by key and time (two pointers)."""
     low, high = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
     start = 0
     for at in range(len(key)):
