@@ -13,7 +13,7 @@ VENDOR := src/headwater/console/static/vendor
 run: $(VENV)/.run $(VENV)/.classes $(VENDOR)/htmx.min.js  ## the demo
 	@$(BIN)/headwater demo
 
-# docs/testing.md tells what is in which tier. In three processes on two cores, because most tests
+# docs/testing.md describes the tiers. In three processes on two cores, because most tests
 # wait for a disk, a client or a child more than they compute; lint is a fourth for a minute.
 # What holds the broker to a time under load comes afterwards, by itself.
 JOBS ?= 3

@@ -27,8 +27,8 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # How paths begin, and the server that is started once for them.
 TOGETHER = {
     "tests/client/": "Kafka",
-    "tests/sinks/test_topic_": "Kafka",
-    "tests/sinks/test_opensearch": "OpenSearch",
+    "tests/sinks/topic/": "Kafka",
+    "tests/sinks/opensearch/": "OpenSearch",
     "tests/capture/mongo/": "MongoDB",
 }
 
@@ -67,7 +67,7 @@ def takes_long(file: Path) -> bool:
 
 
 def is_long(item) -> bool:
-    return bool(item.get_closest_marker("long") and not item.get_closest_marker("telling"))
+    return bool(item.get_closest_marker("long") and not item.get_closest_marker("representative"))
 
 
 @pytest.hookimpl(trylast=True)  # folders mark some of theirs

@@ -1,7 +1,7 @@
 """The two tiers of the suite: what every change is tested with, and what `make test-all` adds.
 
 A test, or one of its parameters, that only the full tier has is marked `long`. Where that is a
-whole suite (a contract on a slow store, the twins on Apache Kafka), its `telling` tests are in both
+whole suite (a contract on a slow store, the twins on Apache Kafka), its `representative` tests are in both
 tiers. What is random or repeated asks here how much of it there is. HEADWATER_LONG is the switch
 underneath: 1 is the full tier, a higher number is the full tier with that many kills.
 """
@@ -18,7 +18,7 @@ IS_FULL = _LONG not in ("", "0")
 
 long = pytest.mark.long
 # In the quick tier although its module, its class or a parameter is `long`: it stands for them.
-telling = pytest.mark.telling
+representative = pytest.mark.representative
 REAL_KAFKA = pytest.param(
     "kafka",
     marks=[

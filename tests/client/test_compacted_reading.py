@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tiers import telling
+from tiers import representative
 from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
 
@@ -70,7 +70,7 @@ def test_reading_on_gives_what_reading_anew_gives(address: str) -> None:
         followed.close()
 
 
-@telling
+@representative
 def test_what_is_committed_behind_an_open_transaction_of_another(address: str) -> None:
     """Who looks for its own must not be held up, or misled, by one that has crashed."""
     topic = new_topic(address)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from test_compacted_reading import NUMBA_CACHE
-from tiers import telling
+from tiers import representative
 from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
 
@@ -70,7 +70,7 @@ def with_ms(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**row, "timestamp": round(row["timestamp"].timestamp() * 1000)} for row in found]
 
 
-@telling
+@representative
 def test_every_compression_and_every_kind_of_record(address: str) -> None:
     topic = new_topic(address)
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):

@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 import pytest
-from tiers import telling
+from tiers import representative
 from written import NOBODY, new_topic
 
 from headwater.client import groups
@@ -27,7 +27,7 @@ def cluster(address: str):
     found.close()
 
 
-@telling
+@representative
 def test_groups_with_their_offsets(
     address: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

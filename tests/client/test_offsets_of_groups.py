@@ -3,7 +3,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tiers import telling
+from tiers import representative
 from written import NOBODY, WAIT_S, new_topic
 
 from headwater.client.group_offsets import GroupOffsets
@@ -23,7 +23,7 @@ def as_tools_see(address: str, group: str) -> dict[tuple[str, int], int]:
     }
 
 
-@telling
+@representative
 def test_what_is_committed_is_seen_by_us_and_by_others(address: str) -> None:
     one, two, group = new_topic(address, 2), new_topic(address), new_group()
     places = [(one, 0), (one, 1), (two, 0)]

@@ -8,7 +8,7 @@ import time
 import pytest
 from broker_process import BrokerProcess
 from cutting_proxy import cutting
-from tiers import in_full, telling
+from tiers import in_full, representative
 from written import (
     NOBODY,
     batch,
@@ -72,7 +72,7 @@ def test_a_transaction_that_is_open_for_too_long_is_lost(tmp_path) -> None:
         assert committed(broker.bootstrap, topic) == [b"in time"]
 
 
-@telling
+@representative
 def test_a_second_producer_fences_the_first_and_aborts_what_it_left(address: str) -> None:
     topic = new_topic(address)
     with producer(address, "fenced") as first:

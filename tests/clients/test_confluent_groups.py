@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, take
-from tiers import in_full, long, telling
+from tiers import in_full, long, representative
 
 OnRevoke = Callable[[Consumer, list[TopicPartition]], None]
 PARTITIONS = 6
@@ -99,7 +99,7 @@ def test_members_come_and_go(
 
 
 @pytest.mark.parametrize("config", PROTOCOLS)
-@telling
+@representative
 def test_a_group_reads_every_record_once_and_goes_on_where_it_stopped(
     broker_address: str, topic: str, group: str, config: dict[str, Any]
 ) -> None:

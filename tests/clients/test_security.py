@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 )
 from kafka_tools import run_tool
 from secured import AUDIENCE, ISSUER, Issuer
-from tiers import in_full, telling
+from tiers import in_full, representative
 
 from bench.peers import kafka
 from bench.peers.provision import missing_tools
@@ -150,7 +150,7 @@ def refused_reason(conf) -> str:
 
 
 @pytest.mark.parametrize("mechanism", PASSWORD_MECHANISMS)
-@telling
+@representative
 def test_confluent(secured, topic, mechanism):
     round_trip(secured.confluent(mechanism), topic)
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from serving import serving
-from tiers import REAL_KAFKA, telling
+from tiers import REAL_KAFKA, representative
 
 from headwater.console.topics import tail
 from headwater.console.topics.topic_list import Partition, Reading, Topic
@@ -50,7 +50,7 @@ def values(answer):
     return [int(each["value"].split()[1]) for each in answer.json["records"]]
 
 
-@telling
+@representative
 def test_a_topic_with_its_partitions_and_configuration(looking):
     topic = looking.get("/topics/browsed.json").json
     assert topic["records"] == COUNT

@@ -230,7 +230,6 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
             assert verify(each, each.flow().writes[0].name).is_equal
 
 
-@long
 def test_a_table_is_emptied_dropped_and_made_anew(project, name, postgres, spark):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
     postgres.run("INSERT INTO t SELECT n, n FROM generate_series(1, 20) n")

@@ -46,7 +46,7 @@ from sink_rows import (
     rows_of,
     table,
 )
-from tiers import examples, telling
+from tiers import examples, representative
 
 from headwater.errors import (
     ConfigError,
@@ -213,7 +213,7 @@ class SinkContract:
         assert comparable(backend.live_rows("orders")) == rows_of(plain)
         plain.check()
 
-    @telling
+    @representative
     def test_changes_of_a_key_in_log_order(self, keyed):
         if_last = [("c", 1, "a"), ("u", 1, "b"), ("d", 2, None), ("c", 2, "new"), ("c", 3, "x"),
                    ("d", 3, None), (None, 4, "null op"), ("r", 5, "read")]  # fmt: skip
@@ -411,7 +411,7 @@ class SinkContract:
             assert found.schema.equals(fields)
             assert comparable(found.to_pylist()) == comparable(taken)
 
-    @telling
+    @representative
     def test_rows_of_all_types_at_once(self, backend):
         supported = {
             name: (type_, [value for value in values if repr(value) not in
@@ -499,7 +499,7 @@ class SinkContract:
 
     # ------------------------------------------------------------------------- exactly once
 
-    @telling
+    @representative
     def test_a_replayed_batch_changes_nothing(self, backend, plain):
         first = batch(0, table(ID, [{"id": 1, "v": "a"}]))
         second = batch(1, table(ID, [{"id": 2, "v": "b"}]))
@@ -535,7 +535,7 @@ class SinkContract:
             writer.apply(batch(1, table(ID, [{"id": 3, "v": "c"}])))  # it can go on
         assert contents(plain)[0] == position(1)
 
-    @telling
+    @representative
     def test_a_zombie_cannot_write(self, plain):
         zombie = plain.writer(1, ID)
         zombie.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
@@ -551,7 +551,7 @@ class SinkContract:
         assert rows_of(plain) == [{"id": 1, "v": "a"}, {"id": 3, "v": "c"}]
         assert contents(plain)[0] == position(1)
 
-    @telling
+    @representative
     def test_writers_that_take_over_from_each_other(self, backend):
         """Several threads that each make a writer, write, and are fenced: no batch is lost, none is
         there twice.
@@ -635,7 +635,7 @@ class SinkContract:
 
     # ----------------------------------------------------------------------------- versions
 
-    @telling
+    @representative
     def test_versions_are_promoted_and_dropped(self, backend, plain):
         with plain.writer(1, ID) as writer:
             writer.apply(batch(0, table(ID, [{"id": 1, "v": "one"}])))

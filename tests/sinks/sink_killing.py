@@ -25,7 +25,7 @@ import pytest
 from sink_contract import Backend
 from sink_process import FENCED, FEW, FIELDS, MANY, Checkpoint, made_batch
 from sink_rows import applied_to, comparable, contents, position
-from tiers import count, kills, telling
+from tiers import count, kills, representative
 
 from headwater.sinks.contract import Store, Target
 
@@ -146,7 +146,7 @@ class KillContract:
         assert at is None or at == position(number)
         assert comparable(rows.to_pylist()) == model.rows(number)
 
-    @telling
+    @representative
     @pytest.mark.parametrize("die_in", [FEW, MANY])
     def test_kills_at_every_step(self, backend, killing, store, die_in):
         """The driver dies in front of a call into the store, or behind it."""

@@ -14,13 +14,13 @@ from typing import Self
 import pytest
 from debezium_reader import Store, missing
 from postgres_server import Database
-from tiers import long
+from tiers import kills, long
 from wire import wait_until
 
 READER = Path(__file__).parents[1] / "debezium_reader.py"
 ACCOUNTS = 20
 BALANCE = 1_000
-KILLS = 5
+KILLS = kills(quick=1, full=5)
 TRANSACTIONS = 500
 SEED = 5
 
@@ -38,8 +38,7 @@ pytestmark = [
 OVERLAPPING = pytest.mark.xfail(reason="the connector may lose changes of overlapping transactions")
 
 
-@long
-@pytest.mark.parametrize("clients", [1, pytest.param(3, marks=OVERLAPPING)])
+@pytest.mark.parametrize("clients", [1, pytest.param(3, marks=[long, OVERLAPPING])])
 def test_kills_lose_and_repeat_nothing(postgres: Database, tmp_path: Path, clients: int) -> None:
     """Every transaction writes its number into each row that it touches. So the topics must have
     each number in one group, with as many records as the transaction made, and no number twice.

@@ -9,7 +9,7 @@ from uuid import uuid4
 import orjson
 import pytest
 from sink_rows import batch
-from tiers import REAL_KAFKA, count, telling
+from tiers import REAL_KAFKA, count, representative
 from topic_killing import (
     apply_batches,
     commit_batches,
@@ -47,7 +47,7 @@ def all_ids(batches: int) -> list[int]:
     return [row for number in range(batches) for row in rows_of(number)["id"].to_pylist()]
 
 
-@telling
+@representative
 def test_a_sink_that_is_killed_again_and_again(address, kills) -> None:
     topic = f"kills-{uuid4().hex[:8]}"
     kill_again_and_again(apply_batches, (address, topic), kills)

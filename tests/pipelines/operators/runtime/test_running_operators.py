@@ -187,7 +187,6 @@ def check_metrics(known):
 
 
 @pytest.mark.timeout(600)
-@long
 def test_lost_state_is_derived_again_and_a_rebuild_has_its_own(spark, tmp_path, broker_address):
     project = Clocked(tmp_path, broker_address, "losing", ONE_WRITE)
     project.at(0, 1, 2, 61, 140, 3)
