@@ -236,4 +236,4 @@ def test_an_offset_that_is_gone_is_said(cli, setup, ten):
     wait_until(lambda: cli.json("topic", "describe", ten)[0]["partitions"][0]["start_offset"] == 6)
     result = cli.result("consume", ten, "-o", "2", "-e")
     assert result.stdout == b"6\n7\n8\n9\n"
-    assert result.stderr.decode() == f"{ten}:0: offset 2 is gone; begins at 6\n"
+    assert result.stderr.decode() == f"{ten}:0: offset 2 is no longer retained; begins at 6\n"

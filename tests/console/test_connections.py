@@ -118,7 +118,7 @@ def test_one_who_does_not_read_gives_the_place_back(impatient_console, console_b
     with connected(impatient_console, receive_bytes=4096) as connection:
         connection.sendall(b"GET /topics/unread/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         wait_until(lambda: console.requests.get(200))  # it has begun
-        wait_until(lambda: console.exports.taken == 0)
+        wait_until(lambda: console.exports.open_count == 0)
 
 
 def test_a_tail_that_is_not_read_gives_the_place_back(
@@ -139,8 +139,8 @@ def test_a_tail_that_is_not_read_gives_the_place_back(
         connection.sendall(
             b"GET /topics/unread-tail/tail/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         )
-        wait_until(lambda: console.tails.taken == 1)
-        wait_until(lambda: write() or console.tails.taken == 0)
+        wait_until(lambda: console.tails.open_count == 1)
+        wait_until(lambda: write() or console.tails.open_count == 0)
 
 
 def test_a_quiet_tail_goes_on(impatient_console, console_broker):

@@ -114,7 +114,7 @@ def test_an_address_that_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--listen", "0.0.0.0:0"], b"knows no users"),
+        (["--listen", "0.0.0.0:0"], b"the broker has no users"),
         (["--listen", "off"], b"console.listen is off"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_cookie_that_is_not_ours_opens_no_session(browser):
         ("127.0.0.1:0", {}, None),
         ("[::1]:0", {}, None),
         ("localhost:0", {}, None),
-        ("0.0.0.0:0", {}, "knows no users"),
+        ("0.0.0.0:0", {}, "the broker has no users"),
         ("192.168.1.2:0", {"broker.authentication": "sasl"}, "passwords"),
         ("0.0.0.0:0", {"broker.authentication": "sasl", "console.tls_cert": "c"}, None),
         ("0.0.0.0:0", {"console.allow_insecure_network": True}, None),

@@ -167,7 +167,7 @@ def test_a_group_of_a_pipeline_is_not_to_be_moved(log, browser):
             kept.commit({(topic, 0): 3})
         page = browser.get(f"/groups/{name}/").text
         assert ("Move the group" in page) == has_form
-        assert ("it only commits how far" in page) != has_form
+        assert ("it only commits the position" in page) != has_form
 
 
 @pytest.mark.parametrize(

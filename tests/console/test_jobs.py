@@ -175,8 +175,8 @@ def test_not_twice_and_not_without_end(monkeypatch):
 
 def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_RESULT_BYTES", 1000)
-    monkeypatch.setattr(module, "_SAID_BYTES", 500)
-    monkeypatch.setattr(module, "_KEPT", 3)
+    monkeypatch.setattr(module, "_STDERR_BYTES", 500)
+    monkeypatch.setattr(module, "_RETAINED", 3)
     script(
         monkeypatch,
         "print('[' + '1,' * int(sys.argv[1]) + '1]')\nsys.stderr.write('x' * 100_000)",
@@ -187,7 +187,7 @@ def test_what_is_kept_is_bounded(monkeypatch):
             job = jobs.start("verify", "it", (str(number),), about="/")
             await until(lambda job=job: job.has_ended)
             assert job.state == DONE
-            assert len(job.said) == 500
+            assert len(job.stderr_tail) == 500
         large = jobs.start("verify", "it", ("100000",), about="/")
         assert len(jobs.all()) <= 4
         await until(lambda: large.has_ended)

@@ -209,7 +209,7 @@ def test_a_pipeline_whose_changed_file_is_not_in_use(served, browser):
         )
         assert (write["state"], write["health"]) == ("running", "warn")
         page = browser.get("/pipelines/orders/").text
-        assert "Its changed file is not in use." in page
+        assert "The changed pipeline file is not in use." in page
         assert ", behind" not in page
     finally:
         served.project.pipeline()
@@ -231,7 +231,7 @@ def test_rebuilding_and_promoting_ask_first(browser, monkeypatch):
             confirmed=True,
         ),
     )  # fmt: skip
-    assert "version 2 is whole" in browser.get(job).text
+    assert "version 2 is complete" in browser.get(job).text
     command = browser.get(job.rstrip("/") + ".json").json["command"]
     assert command == "headwater pipeline rebuild --write=cache/orders --promote orders"
     wrong = posted(browser, "/pipelines/orders/promote", {"version": "--drop"}, confirmed=True)

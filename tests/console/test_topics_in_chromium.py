@@ -134,9 +134,9 @@ def test_a_live_tail_shows_what_is_written_and_says_what_it_leaves_out(console, 
     for number in range(500):
         produce(f"burst {number}")
     produce("the last of the burst")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.locator("#tail .record").first).to_contain_text("the last of the burst")
-    expect(page.locator("#tail-count")).to_contain_text(re.compile(r"\d+ came too fast"))
+    expect(page.locator("#tail-count")).to_contain_text(re.compile(r"\d+ were skipped"))
     page.locator("#tail .record > summary").first.click()
     expect(page.locator("#tail .record .one").first).to_contain_text("the last of the burst")
 
@@ -145,7 +145,7 @@ def test_a_search_finds_a_record(console, produce, new_page):
     produce("the needle in it", "hay")
     page = new_page()
     page.goto(f"{console.url}/topics/{TOPIC}/search")
-    page.get_by_label("Value has").first.fill("needle in")
+    page.get_by_label("Value contains").first.fill("needle in")
     page.get_by_role("button", name="Search").click()
     expect(page.get_by_role("status")).to_contain_text("1 record found")
     expect(page.locator(".record .value")).to_have_text("the needle in it")
@@ -170,11 +170,11 @@ def test_nothing_is_written_or_deleted_without_a_confirmation(console, console_b
     page.goto(f"{console.url}/topics/precious/")
     page.get_by_role("button", name="Delete this topic …").click()
     page.get_by_label("Type precious to confirm").fill("preciou")
-    page.get_by_role("button", name="Delete it for ever").click()
-    expect(page.get_by_text("That is not its name.")).to_be_visible()
+    page.get_by_role("button", name="Delete it permanently").click()
+    expect(page.get_by_text("The name does not match.")).to_be_visible()
     assert console.browser().get("/topics/precious.json").status == 200
     page.get_by_label("Type precious to confirm").fill("precious")
-    page.get_by_role("button", name="Delete it for ever").click()
+    page.get_by_role("button", name="Delete it permanently").click()
     page.wait_for_url("**/topics")
     assert console.browser().get("/topics/precious.json").status == 404
 

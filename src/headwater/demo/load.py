@@ -128,7 +128,7 @@ def _load(database: str, bootstrap: str, rate: float, stop: Interrupt) -> dict[s
             transaction = shop.transaction()
             run(connection, transaction)
         except psycopg2.Error as error:
-            # Whether the last one was committed is not known: the database is asked again.
+            # Whether the last one was committed is uncertain: the database is queried again.
             _close(connection)
             shop = None
             sys.stderr.write(f"the database is away: {str(error).strip()}\n")

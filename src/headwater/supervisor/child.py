@@ -248,7 +248,7 @@ class Child:
             await asyncio.sleep(look_s)
 
     async def _pause(self) -> None:
-        """Until it is over, or a file was changed in which a mistake may have been mended."""
+        """Until it is over, or a file was changed in which a mistake may have been fixed."""
         before = _changed_at(self.plan.files)
         until_s = time.monotonic() + self.pause_s
         while (left_s := until_s - time.monotonic()) > 0 and not self._wake.is_set():
@@ -331,7 +331,7 @@ def _changed_at(files: Iterable[Path]) -> list[float]:
         except OSError:
             return 0.0
 
-    return [changed_at(each) for each in files]
+    return [changed_at(file) for file in files]
 
 
 def _send(process: "subprocess.Popen[bytes]", number: int) -> None:

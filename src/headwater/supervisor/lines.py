@@ -1,4 +1,4 @@
-"""What a child writes, as lines.
+"""The output of a child as parsed lines.
 
 Children are asked for JSON, so that the supervisor can tell a log line from a reason and an
 address from both; what user code prints in between is taken as it stands.
@@ -31,8 +31,8 @@ class Splitter:
 
     def lines(self, data: bytes) -> Iterator[Line]:
         *whole, rest = (self._rest + data).split(b"\n")
-        for each in whole:
-            yield from (_line(piece) for piece in _pieces(each))
+        for line in whole:
+            yield from (_line(piece) for piece in _pieces(line))
         *full, self._rest = _pieces(rest)
         yield from (_line(piece) for piece in full)
 
@@ -72,5 +72,5 @@ def _line(data: bytes) -> Line:
 def _are_texts(fields: dict[str, Any], name: str, *others: str) -> bool:
     """Whether the first is there, a message with its level, and whatever is there is text."""
     needed = (name, "level") if name == "message" else (name,)
-    texts = [fields[each] for each in (name, *others) if each in fields]
-    return all(each in fields for each in needed) and all(isinstance(x, str) for x in texts)
+    texts = [fields[key] for key in (name, *others) if key in fields]
+    return all(key in fields for key in needed) and all(isinstance(x, str) for x in texts)

@@ -1,9 +1,10 @@
 """`headwater capture run NAME`: follows a database in the foreground.
 
 A capture is crash-only: a run that fails ends, and the next one goes on from the position in the
-log. This module decides whether there is a next one. The database or the broker being away is
-waited for, with growing pauses; what no waiting mends (rights, settings, a lost position, another
-process that took over) ends the command. Everything else is tried again if it worked before.
+log. This module decides whether there is a next one. While the database or the broker is not
+reachable it retries, with exponential backoff. Errors that no retry fixes (rights, settings, a lost
+position, another process that took over) end the command. Every other error is retried if an
+earlier run worked.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def run_until_stopped(
     stop: threading.Event,
     display: Display,
 ) -> None:
-    """One run after the other until `stop`. Raises what no further run would mend."""
+    """One run after the other until `stop`. Raises the errors that no further run would fix."""
     from headwater.capture import runner
 
     pause_s = _FIRST_PAUSE_S
@@ -133,8 +134,8 @@ def _announce(
             f" ({', '.join(settings.tables)}) into topics at {bootstrap}"
         )
         if sys.stdout.isatty():
-            known = config.read(path=str(loaded.path) if loaded.path else None).bootstrap()
-            given = "" if known == bootstrap else f" -b {bootstrap}"
+            default = config.read(path=str(loaded.path) if loaded.path else None).bootstrap()
+            given = "" if default == bootstrap else f" -b {bootstrap}"
             say(
                 "\nlook, in another terminal:\n"
                 f"  headwater capture status {settings.name}{given}\n"

@@ -1,7 +1,8 @@
-"""`headwater capture snapshot NAME --table T`: has tables copied again, while the stream goes on.
+"""`headwater capture snapshot NAME --table T`: requests a new snapshot of tables.
 
 The request is a signal in the log: a running capture acts on it at once, any other when it next
-runs. It also mends a table that is no longer followed.
+runs. It continues to stream meanwhile. A snapshot also repairs a table that is
+no longer followed.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, ref
 from headwater.spelling import nearest
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import note, plural, print_json, say
-from headwater.terminal.progress import Progress, shows_progress
+from headwater.terminal.progress import ProgressBar, shows_progress
 
 _POLL_S: Final = 0.5
 
@@ -42,7 +43,7 @@ def _configure(parser: Parser) -> None:
         required=True,
         help="table to copy; may be given several times",
     )
-    parser.add_argument("--wait", action="store_true", help="wait until the copy is whole")
+    parser.add_argument("--wait", action="store_true", help="wait until the copy is complete")
     broker_options(parser)
 
 
@@ -55,8 +56,8 @@ def _run(args: argparse.Namespace) -> int:
     if stored.capture is None:
         Topics(settings, cluster.bootstrap, loaded.client).ensure_internal()
     offset = _send(cluster, settings.name, args.tables)
-    known = CaptureState(settings.name, settings, stored)
-    if known.state != FOLLOWING:
+    state = CaptureState(settings.name, settings, stored)
+    if state.state != FOLLOWING:
         note(
             f"{settings.name} does not run; the copy begins when it does:"
             f" `headwater capture run {settings.name}`"
@@ -72,7 +73,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check_tables(settings: CaptureSettings, stored: Stored, tables: list[str]) -> None:
-    """What the log does not know yet, the database must have. Raises UsageError."""
+    """A table that was not captured yet must exist in the database. Raises UsageError."""
     unknown = [table for table in tables if table not in stored.tables]
     if not unknown:
         return
@@ -118,7 +119,7 @@ def _wait(
     loaded: config.Config, name: str, tables: list[str], offset: int, args: argparse.Namespace
 ) -> int:
     interrupted = Interrupt()
-    progress = Progress(f"copying {', '.join(tables)}", quiet=not shows_progress(args))
+    progress = ProgressBar(f"copying {', '.join(tables)}", quiet=not shows_progress(args))
     try:
         while True:
             stored = stored_of(name, loaded.bootstrap(), loaded.client)

@@ -73,11 +73,11 @@ def _run(args: argparse.Namespace) -> int:
 def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
     if not quiet:
         note(f"starting Spark ({loaded.spark.master}) …")
-    place = loaded.state_dir()
+    state_dir = loaded.state_dir()
     for name in names:
-        if status.read(place, name).is_running:
+        if status.read(state_dir, name).is_running:
             note(f"{name} is run by another process; this one takes over when that ends")
-        status.starting(place, name)
+        status.starting(state_dir, name)
     return spark_of(loaded, "headwater " + ", ".join(names))
 
 
