@@ -35,10 +35,12 @@ SMALL = {"segment.bytes": "60000"}
 
 
 def headwater(*args, cwd, code=0):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")
+    }
     result = subprocess.run(
         [sys.executable, "-m", "headwater.cli.main", *args, "--json"],
-        capture_output=True, cwd=cwd, env=kept, text=True, timeout=120, check=False,
+        capture_output=True, cwd=cwd, env=inherited, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert result.returncode == code, (result.stdout, result.stderr)
     return json.loads(result.stdout if code == 0 else result.stderr)
@@ -68,13 +70,13 @@ class Writers:
             threading.Thread(target=self._guarded, args=(each,), daemon=True)
             for each in (self._write_plain, self._write_pairs, self._write_keys)
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         self._stopped.set()
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
         assert not self._failed
 
     def _guarded(self, run) -> None:
@@ -92,11 +94,11 @@ class Writers:
         producer.flush()
 
     def _note(self, number: int):
-        def noted(error, message) -> None:
+        def acknowledged(error, message) -> None:
             assert error is None
             self.plain.append(number)
 
-        return noted
+        return acknowledged
 
     def _write_pairs(self) -> None:
         producer = Producer(
@@ -139,8 +141,8 @@ def committed(bootstrap: str, *topics: str) -> list[list[int]]:
             "isolation.level": "read_committed",
         }
     )
-    consumer.assign([TopicPartition(each, 0, OFFSET_BEGINNING) for each in topics])
-    values: dict[str, list[int]] = {each: [] for each in topics}
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics])
+    values: dict[str, list[int]] = {topic: [] for topic in topics}
     at_end: set[str] = set()
     while at_end < set(topics):
         message = consumer.poll(60)
@@ -226,7 +228,7 @@ def test_what_comes_while_it_is_copied_is_not_in_it(tmp_path):
         assert committed(broker.bootstrap, LEFT, RIGHT) == [[0, 1, 2, 3, 4]] * 2
 
 
-def test_a_log_that_nobody_uses_is_backed_up_as_well(tmp_path):
+def test_a_log_that_is_not_in_use_is_backed_up_as_well(tmp_path):
     with broker_in(tmp_path) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce(PLAIN, "7")
@@ -304,7 +306,7 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(tmp_path, damage):
     ],
 )
 def test_a_backup_names_nothing_outside_of_it(tmp_path, files):
-    """Somebody else may have made it."""
+    """Another process may have made it."""
     saved = tmp_path / "below" / "saved"
     saved.mkdir(parents=True)
     (tmp_path / "outside").write_bytes(b"mine")
@@ -377,7 +379,7 @@ def test_a_restored_log_gives_out_nothing_that_the_original_gives_out(tmp_path, 
     ],
 )
 def test_a_catalog_names_nothing_outside_of_the_log(tmp_path, line):
-    """A backup may come from elsewhere; whoever starts on its catalog is not led astray either."""
+    """A backup may come from elsewhere; its catalog misleads no broker."""
     catalog = b"".join(json.dumps(each).encode() + b"\n" for each in ({"cluster": "c"}, line))
     saved = tmp_path / "below" / "saved"
     (saved / "log").mkdir(parents=True)

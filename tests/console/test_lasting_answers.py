@@ -46,7 +46,7 @@ def wait_until(condition):
 def test_so_many_at_once_and_given_back_when_they_leave(console, browser, topic, path, kind, most):
     streams = getattr(console.console, kind)
     address = f"/topics/{topic}/{path}"
-    browser.get(f"/topics/{topic}.json")  # all ask at the same time, of what is known
+    browser.get(f"/topics/{topic}.json")  # all ask at the same time, of what is cached
     connections = [opened(console, address) for _ in range(most + 5)]
     try:
         wait_until(lambda: streams.open_count == most)
@@ -54,13 +54,13 @@ def test_so_many_at_once_and_given_back_when_they_leave(console, browser, topic,
         assert (answer.status, f"{most} " in answer.text) == (503, True)
         assert streams.open_count == most
     finally:
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
     wait_until(lambda: streams.open_count == 0)
 
 
-def test_one_who_was_gone_before_it_began_leaves_a_place():
-    async def gone():
+def test_a_client_that_disconnected_before_the_start_is_not_counted():
+    async def disconnected():
         return {"type": "http.disconnect"}
 
     async def source():
@@ -76,7 +76,7 @@ def test_one_who_was_gone_before_it_began_leaves_a_place():
     with pytest.raises(NotReady):
         streams.acquire("")
     answer = Stream(source(), lambda: streams.release(""), media_type="text/plain", headers={})
-    asyncio.run(asyncio.wait_for(answer({"type": "http"}, gone, send), TIMEOUT_S))
+    asyncio.run(asyncio.wait_for(answer({"type": "http"}, disconnected, send), TIMEOUT_S))
     assert streams.open_count == 0
 
 
@@ -94,7 +94,7 @@ def test_a_user_leaves_places_to_the_others():
     for user in ("alice", "alice", "bob"):
         streams.release(user)
     assert streams.open_count == 0
-    for _ in range(3):  # where nobody signs in there are no users
+    for _ in range(3):  # without sign-in there are no users
         streams.acquire("")
     with pytest.raises(NotReady):
         streams.acquire("")

@@ -197,7 +197,7 @@ def test_a_topic_is_created(console, new_page):
     expect(page.get_by_text("segment.index.bytes")).to_be_visible()
 
 
-def test_a_tab_that_nobody_sees_does_not_ask(console, produce, new_page):
+def test_a_hidden_tab_sends_no_requests(console, produce, new_page):
     page = new_page()
     page.clock.install()
     page.goto(f"{console.url}/topics")
@@ -212,7 +212,7 @@ def test_a_tab_that_nobody_sees_does_not_ask(console, produce, new_page):
     assert "xhr" not in asked
 
 
-def test_a_broken_broker_is_told_and_what_is_known_stays(tmp_path, new_page):
+def test_a_broken_broker_is_reported_and_the_last_data_stay(tmp_path, new_page):
     broker = InProcessBroker(str(tmp_path / "broker"))
     broker.start()
     address = broker.bootstrap

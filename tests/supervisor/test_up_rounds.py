@@ -87,7 +87,7 @@ def values_in(bootstrap: str, topic: str) -> list[bytes]:
 
 def inserted_keys(bootstrap: str) -> list[int]:
     changes = [json.loads(value) for value in values_in(bootstrap, "shop.main.orders") if value]
-    return [each["after"]["id"] for each in changes]
+    return [change["after"]["id"] for change in changes]
 
 
 @pytest.mark.timeout(1200)

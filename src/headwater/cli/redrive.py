@@ -48,7 +48,6 @@ class Plan:
     begins: dict[Partition, int]
     ends: dict[Partition, int]  # behind the last letter that is wanted
     causes: Counter[str] = field(default_factory=Counter)
-    kept: int = 0
     unreadable: int = 0
 
     @property
@@ -112,15 +111,13 @@ def _report(
             say(table(("cause", ">letters"), rows))
         if plan.unreadable:
             letters = plural(plan.unreadable, "letter")
-            note(
-                f"{letters} stayed: damaged where they came from, so there is nothing to give back"
-            )
+            note(f"{letters} were not moved: the original record is damaged")
         if args.dry_run:
             note("nothing was moved (--dry-run)")
         else:
             say(f"redrove {plural(done, 'record')} to {topic}")
     if is_interrupted:
-        note("interrupted; run it again to go on")
+        note("interrupted; run it again to continue")
         return 130
     return 0
 
@@ -179,8 +176,6 @@ class _Redrive:
             elif self._wants(about) and (self._max is None or plan.wanted < self._max):
                 plan.causes[_text(about, "cause")] += 1
                 plan.ends[Partition(self._dlq, letter.partition())] = letter.offset() + 1
-            else:
-                plan.kept += 1
         return plan
 
     def run(self, plan: Plan) -> int:

@@ -102,7 +102,7 @@ class TextView:
         self._output.status("")
         self._put(
             _OWN_NAME,
-            "killing all of it" if at_once else "stopping in order; once more kills at once",
+            "killing everything" if at_once else "stopping in order; a second Ctrl-C kills at once",
         )
 
     def said(self, text: str) -> None:
@@ -185,4 +185,4 @@ def _next_steps(config: Config, children: list[Child]) -> list[str]:
         lines.append(f"  headwater verify {name}{given}")
     if not config.captures:
         lines.append(f"  echo hello | headwater produce greetings{given}")
-    return [*lines, "", "Ctrl-C stops all of it"]
+    return [*lines, "", "Ctrl-C stops everything"]

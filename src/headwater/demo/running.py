@@ -265,7 +265,7 @@ def _address(child: status_file.ChildStatus) -> str:
 
 
 def _slow(children: list[status_file.ChildStatus], watch: Watch | None) -> str:
-    """Who is not ready, and why."""
+    """The children that are not ready, and why."""
     waiting = [f"{child.name}: {child.reason or child.state}" for child in children
                if child.state != status_file.READY]  # fmt: skip
     stores: Mapping[str, Store] = watch.stores if watch else {}

@@ -27,7 +27,7 @@ class Summary:
     ready_s: float | None = None  # from the start of the demo
     seconds: float = 0.0  # that the load ran
     changes: int = 0  # captured, behind the first copy of the tables
-    load: Mapping[str, int] = field(default_factory=dict)  # what it says of itself
+    load: Mapping[str, int] = field(default_factory=dict)  # its own counts
     stores: Sequence[Store] = ()
     verdicts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by pipeline/write
 

@@ -290,6 +290,6 @@ def _ms(value: float | None) -> str:
 
 
 def _say(text: str) -> None:
-    """At once: who reads it may be waiting for it."""
+    """Flushed at once: a reader may be waiting for it."""
     say(text)
     sys.stdout.flush()

@@ -151,7 +151,7 @@ def measure(
 
 
 class Watch:
-    """To be used by one thread. A broker that is away leaves everything as it was seen last."""
+    """To be used by one thread. While the broker does not answer, the last values stay."""
 
     def __init__(self, loaded: config.Config) -> None:
         self._loaded = loaded
@@ -180,7 +180,7 @@ class Watch:
             self._read_changes()
             self._read_groups()
         except (KafkaException, HeadwaterError, TimeoutError):
-            self._renew()  # the broker is away, or slow to come back
+            self._renew()  # the broker does not answer, or restarts slowly
             return
         now_s = self._seen_s = time.monotonic()
         if now_s - self._counted_s > _COUNT_EVERY_S:

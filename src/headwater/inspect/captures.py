@@ -38,8 +38,8 @@ class CaptureState:
     name: str
     settings: CaptureSettings | None
     stored: Stored
-    not_ready: str | None = None  # what its process says, if it can be asked
-    lag_now: Lag | None = None  # what its database says, if it was asked
+    not_ready: str | None = None  # what its process reports, if it answers
+    lag_now: Lag | None = None  # what its database reports, if it was asked
 
     @property
     def state(self) -> str:

@@ -159,7 +159,7 @@ class KafkaCluster:
                     f"there is no topic {name}",
                     hint=f"did you mean {meant}?"
                     if meant
-                    else f"`headwater topic create {name}` makes it; `headwater topic list` shows"
+                    else f"`headwater topic create {name}` creates it; `headwater topic list` shows"
                     " those that exist",
                 )
         return {name: topics[name] for name in names}

@@ -65,7 +65,7 @@ class WriteState:
 
     @property
     def is_idle(self) -> bool:
-        """Its last batch says nothing about now: there is nothing to read, or no batch ends."""
+        """Whether its last batch is outdated: there is nothing to read, or no batch ends."""
         idle_s = self.idle_s
         return idle_s is not None and idle_s > (_STUCK_S if self.lag else _IDLE_S)
 
@@ -220,7 +220,7 @@ def pipeline_state(
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What a store says of a write's versions, or why it does not."""
+    """The versions of a write that a store reports, or its error."""
 
     versions: "list[Version]"
     error: str | None = None
@@ -293,7 +293,7 @@ def verify_captured_topic(loaded: config.Config, spark: "SparkSession", topic: s
 
 
 def spark_of(loaded: config.Config, app_name: str) -> "SparkSession":
-    """Spark as [spark] says."""
+    """The Spark session that [spark] configures."""
     from headwater.pipelines.session import spark
 
     settings = loaded.spark

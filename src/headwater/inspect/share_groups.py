@@ -139,7 +139,7 @@ def _members(group: ShareGroupDescribeResponseDescribedGroup) -> list[dict[str, 
 
 def _progress(group: DescribeShareGroupOffsetsResponseGroup) -> list[PartitionProgress]:
     if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-        what = f"cannot read how far queue {group.group_id} is"
+        what = f"cannot read the offsets of queue {group.group_id}"
         _verify(group.error_code, group.error_message, what)
 
     def reported(number: int) -> int | None:

@@ -125,12 +125,12 @@ class Child:
         self._set(STOPPED, self._ended_because, pid=None)
 
     def begin_end(self) -> None:
-        """It is not started again; the process that runs goes on until `stop`."""
+        """It is not started again; the process that runs continues until `stop`."""
         self._is_stopping = True
         self._wake.set()
 
     async def stop(self, grace_s: float) -> bool:
-        """Asks its process to end; kills it after `grace_s`, and says whether that was needed.
+        """Asks its process to end; kills it after `grace_s`, and returns whether that was needed.
         `run` returns when nothing of it is left.
         """
         self.begin_end()

@@ -1,7 +1,7 @@
 """The output of a child as parsed lines.
 
-Children are asked for JSON, so that the supervisor can tell a log line from a reason and an
-address from both; what user code prints in between is taken as it stands.
+Children write JSON, so that the supervisor can distinguish log lines, reasons and addresses; what
+user code prints in between is taken as it is.
 """
 
 import json
@@ -19,8 +19,8 @@ class Line:
     text: str
     level: str = ""  # of the log: info, warning, error …; "" for what is no log line
     at: float | None = None
-    announced: dict[str, Any] | None = None  # what a command says of itself when it has started
-    error: dict[str, str] | None = None  # what a command says when it fails
+    announced: dict[str, Any] | None = None  # what a command announces when it has started
+    error: dict[str, str] | None = None  # the error of a command that fails
 
 
 class Splitter:

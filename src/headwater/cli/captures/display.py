@@ -67,7 +67,7 @@ class Display(logging.Handler):
     def retrying(self, error: HeadwaterError, pause_s: float) -> None:
         reason = str(error).replace("\n", "; ")
         hint = f" (hint: {error.hint})" if error.hint else ""
-        log.warning("%s; trying again in %s%s", reason, duration(pause_s), hint)
+        log.warning("%s; retrying in %s%s", reason, duration(pause_s), hint)
 
     def _run(self) -> None:
         while not self._stop.wait(_REDRAW_S if self._bars is not None else _LINE_S):
@@ -175,7 +175,7 @@ class Bars:
             bar = ProgressBar(total=total, completed=snapshot.rows, pulse=total is None)
             grid.add_row(table, bar, shown_rows(snapshot, self._rates.of(table, snapshot.rows)))
         more = len(copying) - _MAX_BARS
-        rest = [Text(f"and {count(more)} tables more")] if more > 0 else []
+        rest = [Text(f"and {count(more)} more tables")] if more > 0 else []
         failed = [
             Text(f"{table} is not followed: {error.what}", style="red")
             for table, error in list(state.failed_tables.items())[:_MAX_BARS]

@@ -44,9 +44,9 @@ def _run(args: argparse.Namespace) -> int:
         tables = plural(max(0, len(keys) - 1), "table")
         note(
             f"Resetting {name}\n"
-            f"  ends its process, if one runs;\n"
-            f"  removes what it made in {settings.shown_source} (slot, publication, triggers);\n"
-            f"  forgets its position and the state of {tables}.\n"
+            f"  stops its process, if one runs;\n"
+            f"  removes what it created in {settings.shown_source} (slot, publication, triggers);\n"
+            f"  deletes its position and the state of {tables}.\n"
             f"Its topics stay as they are. The next run copies all tables again, into the same"
             " topics."
         )

@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
     with Display(state, loaded.broker.log_level, is_json=is_json) as display:
         run_until_stopped(settings, loaded, state, stop, display)
     if not args.json:
-        say("stopped; the next run goes on from here")
+        say("stopped; the next run continues from here")
     return 0
 
 
@@ -90,7 +90,7 @@ def run_until_stopped(
             return
         except HeadwaterError as error:
             if stop.is_set() and isinstance(error, _AWAY):
-                return  # it cannot say goodbye; the position in the log says where it was
+                return  # unreachable while it stops; the position is in the log
             has_followed = has_followed or state.is_following
             if state.changes > records or time.monotonic() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S  # it went well until now

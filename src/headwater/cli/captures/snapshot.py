@@ -67,8 +67,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"capture": settings.name, "tables": args.tables, "signal_offset": offset})
     else:
-        say(f"asked for a copy of {', '.join(args.tables)}")
-        note(f"`headwater capture status {settings.name}` shows how far it is")
+        say(f"requested a snapshot of {', '.join(args.tables)}")
+        note(f"`headwater capture status {settings.name}` shows its progress")
     return 0
 
 
@@ -106,11 +106,11 @@ def _send(cluster: KafkaCluster, name: str, tables: list[str]) -> int:
         )
         producer.flush(REQUEST_TIMEOUT_S)
     except KafkaException as error:
-        raise refused(error, "cannot ask for a snapshot") from error
+        raise refused(error, "cannot request a snapshot") from error
     if not placed:
-        raise NotReady("cannot ask for a snapshot", detail="the broker does not take the request")
+        raise NotReady("cannot request a snapshot", detail="the broker does not take the request")
     if not hasattr(placed[0], "offset"):
-        raise refused(placed[0], "cannot ask for a snapshot")
+        raise refused(placed[0], "cannot request a snapshot")
     offset: int = placed[0].offset()
     return offset
 
@@ -130,7 +130,7 @@ def _wait(
                     break
                 progress.update(rows)
             if interrupted:
-                note("the copy goes on without this command")
+                note("the copy continues without this command")
                 return 130
             time.sleep(_POLL_S)
     finally:

@@ -136,7 +136,7 @@ def _meant(args: argparse.Namespace) -> list[Any]:
     """The ACLs that `add` makes and `remove` takes back."""
     resources = _resources(args)
     if not resources:
-        raise UsageError("name what it is about: --topic, --group, --transactional-id or --cluster")
+        raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
     wanted = [
         *(
             (resource, operation, _Permission.ALLOW)
@@ -151,7 +151,7 @@ def _meant(args: argparse.Namespace) -> list[Any]:
         *((*right, _Permission.ALLOW) for right in _of_roles(args)),
     ]
     if not wanted:
-        raise UsageError("say what: --allow, --deny, --producer or --consumer")
+        raise UsageError("name the rights: --allow, --deny, --producer or --consumer")
     return [
         _Binding(
             resource.kind,

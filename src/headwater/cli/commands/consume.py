@@ -195,7 +195,7 @@ def _look_for_new_partitions(
     except BrokerUnreachable:
         return  # a tail waits for the broker to come back
     except RequestRefused as error:
-        note(str(error))  # a topic was deleted; the others go on
+        note(str(error))  # a topic was deleted; the others are read on
 
 
 class _Reading:
@@ -398,7 +398,7 @@ def _consumer(
 def _warn_if_lost(cluster: KafkaCluster) -> None:
     if cluster.is_lost:
         cluster.is_lost = False
-        note(f"no broker answers at {cluster.bootstrap}; trying again")
+        note(f"no broker answers at {cluster.bootstrap}; retrying")
 
 
 def _poll(consumer: Any) -> Batch:

@@ -85,7 +85,7 @@ def _left(given: str | None, directory: Path) -> str:
     if given is None:
         return "everything has stopped and is removed (--data-dir DIR retains it)"
     goes_on = f"headwater demo --data-dir {shlex.quote(str(directory))}"
-    return f"everything has stopped; `{goes_on}` goes on with it"
+    return f"everything has stopped; `{goes_on}` continues it"
 
 
 COMMANDS = {

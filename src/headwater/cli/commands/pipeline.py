@@ -170,7 +170,9 @@ def _show_operator(name: str, reported: Mapping[str, Any]) -> None:
         )
     if reported.get("late_alert"):
         share = f"{100 * reported['late_share']:.2g} %"
-        say(styled(f"      {share} of the last ten minutes' rows were not taken in", "bold yellow"))
+        say(
+            styled(f"      {share} of the last ten minutes' rows were not processed", "bold yellow")
+        )
 
 
 def _at(time_us: int) -> str:

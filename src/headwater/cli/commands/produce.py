@@ -226,7 +226,7 @@ class _Writing:
         self._progress.update(acknowledged, self._read_bytes)
 
     def finish(self) -> None:
-        """Waits until every record is acknowledged or has failed, and says what came of them."""
+        """Waits until every record is acknowledged or has failed, and reports the result."""
         try:
             while self._producer.flush(_WAIT_S):
                 self._show_progress()

@@ -253,7 +253,7 @@ def _read_configs(
         entries = settled({topic: futures[resource]}, "describe")[topic]
     except RequestRefused as error:
         if "AUTHORIZATION_FAILED" in error.detail:
-            return None  # who may see the topic need not be one who may see its configs
+            return None  # a user may have DESCRIBE without DESCRIBE_CONFIGS
         raise
     return [
         {
@@ -291,7 +291,7 @@ def _alter(args: argparse.Namespace) -> int:
     present = len(topic.partitions)
     if args.partitions is not None and args.partitions < present:
         raise RequestRefused(
-            f"cannot take partitions away from {args.topic}",
+            f"cannot remove partitions from {args.topic}",
             detail=f"it has {present}, {args.partitions} were asked for",
             hint="create another topic and copy the records",
         )
@@ -361,7 +361,7 @@ def confirmed(question: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "nothing was changed: there is no terminal to ask for a confirmation",
-            hint="--yes goes on without asking",
+            hint="--yes continues without a confirmation",
         )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

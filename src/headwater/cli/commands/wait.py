@@ -39,7 +39,7 @@ def _wait(args: argparse.Namespace) -> int:
         print_json({name: position.offsets for name, position in positions.items()})
     else:
         took_s = time.monotonic() - began_s
-        say(f"{', '.join(positions)}: there after {took_s:.2f} s")
+        say(f"{', '.join(positions)}: up to date after {took_s:.2f} s")
     return 0
 
 

@@ -98,7 +98,7 @@ def _promote(args: argparse.Namespace) -> int:
     for name, (was, now) in promoted.items():
         say(f"{name}: version {now} is live" + (f", {was} was" if was not in (None, now) else ""))
         if was not in (None, now) and not args.drop:
-            say(f"`headwater pipeline promote {args.name} --version {was}` goes back")
+            say(f"`headwater pipeline promote {args.name} --version {was}` reverts to it")
     return 0
 
 

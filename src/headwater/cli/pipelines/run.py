@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
         say(json.dumps({"pipelines": names, "bootstrap": loaded.bootstrap(), "pid": os.getpid()}))
     else:
         took_s = time.monotonic() - began_s
-        say(f"Spark is there after {took_s:.0f} s; {plural(len(names), 'pipeline')} on it")
+        say(f"Spark is ready after {took_s:.0f} s; {plural(len(names), 'pipeline')} on it")
         if sys.stdout.isatty():
             name = styled(f"headwater pipeline status {names[0]}", "bold")
             say(f"\nlook, in another terminal:\n  {name}\n\nCtrl-C stops it\n")
@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
     if not stop.is_set():  # all of them ended by themselves
         raise runner.errors()[0]
     if not args.json:
-        say("stopped; the next run goes on from here")
+        say("stopped; the next run continues from here")
     return 0
 
 

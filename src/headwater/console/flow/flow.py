@@ -39,7 +39,7 @@ from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.pipelines.offsets import lag_records
 from headwater.terminal.output import count, duration, plural, size
 
-BEHIND_S: Final = 10.0  # who is less behind than that is not behind
+BEHIND_S: Final = 10.0  # a smaller lag counts as up to date
 _BEHIND_BYTES: Final = 16 << 20  # of a source's log
 _OWN_GROUPS: Final = "headwater."  # groups of pipelines and of redrives: shown by what they are
 _SINGLE_GROUPS: Final = 100  # that lag most

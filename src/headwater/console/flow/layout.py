@@ -88,7 +88,7 @@ def _walk(after: Mapping[str, list[str]]) -> tuple[list[str], set[tuple[str, str
     """Nodes in depth-first postorder, and the edges that close cycles."""
     order: list[str] = []
     closing: set[tuple[str, str]] = set()
-    state: dict[str, int] = {}  # 1: on the way, 2: done
+    state: dict[str, int] = {}  # 1: on the stack, 2: done
     for begin in sorted(after):
         stack = [(begin, iter(after[begin]))] if begin not in state else []
         if stack:

@@ -42,7 +42,7 @@ async def start(
 
 
 async def about(request: Request, address: str) -> list[Job]:
-    """Those of one page, the newest first; none for who may not see them."""
+    """Those of one page, the newest first; none for a user who may not see them."""
     console = request.app.state.console
     jobs: Jobs = console.jobs
     found = jobs.about(address)

@@ -133,7 +133,7 @@ def _command(
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """As `headwater consume --json` writes it; what was cut says so."""
+    """As `headwater consume --json` writes it; with a mark where it was cut."""
     data: dict[str, Any] = {
         "partition": record.partition,
         "offset": record.offset,

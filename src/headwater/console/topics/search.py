@@ -198,8 +198,8 @@ class Searches:
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Who opens the form will search: Arrow and what numba compiles are loaded meanwhile,
-        which takes seconds, once.
+        """Loads Arrow and what numba compiles when the form is opened, before the first search:
+        it takes seconds, once.
         """
         if not self._is_prepared:
             self._is_prepared = True
@@ -316,7 +316,7 @@ def _is_plain(text: str) -> bool:
 
 
 def path_steps(path: str) -> list[str | int]:
-    """after.items[0].sku as its steps; a leading $ says nothing. Raises UsageError."""
+    """after.items[0].sku as its steps; a leading $ is ignored. Raises UsageError."""
     text = path.strip().removeprefix("$")
     steps: list[str | int] = []
     at = 0

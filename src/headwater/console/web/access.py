@@ -79,7 +79,7 @@ class Access:
     async def read(
         self, name: Any, function: Callable[..., _T], *args: Any, max_age_s: float = DEFAULT_AGE_S
     ) -> _T:
-        """`function(*args)` in a thread; the same answer for all who ask within `max_age_s`."""
+        """`function(*args)` in a thread; cached for `max_age_s`."""
         return await self.shared.get(name, lambda: self.call(function, *args), max_age_s)
 
     async def topics(self) -> Reading:

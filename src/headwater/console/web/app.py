@@ -78,8 +78,8 @@ class Console:
         return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
     def access(self, request: Request) -> Access:
-        """The access of the user who sent the request: of who it was when the request came, for a
-        session may end while one is answered. Raises RequestRefused if the user has not signed in:
+        """The access of the user who sent the request, as it was when the request came: a session
+        may end meanwhile. Raises RequestRefused if the user has not signed in:
         the console's own login must not serve users who need one.
         """
         signed_in: SignedIn | None = request.state.signed_in

@@ -82,4 +82,4 @@ class StreamLimit:
 
     def release(self, user: str) -> None:
         self._open[user] -= 1
-        self._open += Counter()  # without those who have none
+        self._open += Counter()  # drops users without open streams

@@ -25,7 +25,7 @@ class Page(NamedTuple):
     sort: str
     is_descending: bool
     size: int
-    query: Mapping[str, str]  # what else the address says
+    query: Mapping[str, str]  # the other parameters of the address
 
     def address(self, **changes: Any) -> str:
         """The query of the same list, changed: ?search=…&sort=…"""

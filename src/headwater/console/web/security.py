@@ -86,7 +86,7 @@ class Guard:
         answer = self._sign_in_first(request, session)
         await (answer or self._app)(scope, receive, guarded)
 
-    # Who asks
+    # Host and session
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -124,7 +124,7 @@ class Guard:
             return PlainTextResponse("sign in first\n", 401)
         return RedirectResponse(to, 303)
 
-    # What is asked
+    # Forms
 
     async def _checked_form(self, request: Request, session: str) -> ImmutableMultiDict[str, str]:
         headers = request.headers

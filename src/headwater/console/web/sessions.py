@@ -161,7 +161,7 @@ def network_of(address: str) -> str:
         return address
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:  # who comes by IPv4 to a socket of IPv6
+    if parsed.ipv4_mapped is not None:  # an IPv4 client of an IPv6 socket
         return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((int(parsed), 64), strict=False))
 
