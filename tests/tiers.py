@@ -1,9 +1,10 @@
 """The two tiers of the suite: what every change is tested with, and what `make test-all` adds.
 
 A test, or one of its parameters, that only the full tier has is marked `long`. Where that is a
-whole suite (a contract on a slow store, the twins on Apache Kafka), its `representative` tests are in both
-tiers. What is random or repeated asks here how much of it there is. HEADWATER_LONG is the switch
-underneath: 1 is the full tier, a higher number is the full tier with that many kills.
+whole suite (a contract on a slow store, the twins on Apache Kafka), its `representative` tests are
+in both tiers. Random and repeated tests take their number of seeds and kills from here.
+HEADWATER_LONG is the switch underneath: 1 is the full tier, a higher number is the full tier with
+that many kills.
 """
 
 import os

@@ -228,7 +228,7 @@ def test_what_comes_while_it_is_copied_is_not_in_it(tmp_path):
         assert committed(broker.bootstrap, LEFT, RIGHT) == [[0, 1, 2, 3, 4]] * 2
 
 
-def test_a_log_that_nobody_uses_is_backed_up_as_well(tmp_path):
+def test_a_log_that_is_not_in_use_is_backed_up_as_well(tmp_path):
     with broker_in(tmp_path) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         producer.produce(PLAIN, "7")
@@ -306,7 +306,7 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(tmp_path, damage):
     ],
 )
 def test_a_backup_names_nothing_outside_of_it(tmp_path, files):
-    """Somebody else may have made it."""
+    """Another process may have made it."""
     saved = tmp_path / "below" / "saved"
     saved.mkdir(parents=True)
     (tmp_path / "outside").write_bytes(b"mine")

@@ -24,8 +24,10 @@ _names = itertools.count(1)
 
 def environment(**settings):
     """This process's, without its own settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
-    return kept | settings
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")
+    }
+    return inherited | settings
 
 
 def read_line(source, timeout_s=TIMEOUT_S):
@@ -185,7 +187,7 @@ class Setup:
         return name
 
     def ten(self):
-        """A topic with the values 0 to 9, one second apart from a known time."""
+        """A topic with the values 0 to 9, one second apart from a fixed time."""
         topic = self.topic()
         for number in range(10):
             self._producer.produce(topic, str(number), timestamp=1_700_000_000_000 + number * 1000)

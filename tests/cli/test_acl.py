@@ -121,7 +121,7 @@ def test_the_cluster_and_transactions(admin, user):
     }
 
 
-def test_removing_asks_and_tells_when_there_is_none(admin, user):
+def test_removing_asks_and_reports_when_there_is_none(admin, user):
     asked = admin.error("acl", "remove", user, "--allow", "read", "--topic", "x", code=2)
     assert "--yes" in asked
     missing = admin.error("acl", "remove", user, "--allow", "read", "--topic", "x", "--yes")
@@ -129,7 +129,7 @@ def test_removing_asks_and_tells_when_there_is_none(admin, user):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("add", "x", "--allow", "read"), "--topic"),
         (("add", "x", "--topic", "t"), "--allow"),
@@ -138,11 +138,11 @@ def test_removing_asks_and_tells_when_there_is_none(admin, user):
         (("add", "x", "--producer", "--group", "g"), "--topic"),
     ],
 )
-def test_mistakes(offline, arguments, told):
-    assert told in offline.error("acl", *arguments, code=2)
+def test_mistakes(offline, arguments, expected):
+    assert expected in offline.error("acl", *arguments, code=2)
 
 
-def test_who_may_not_is_told(client, user):
+def test_a_user_without_the_right_is_refused(client, user):
     assert "uthorization" in client.error("acl", "list")
     assert "uthorization" in client.error("acl", "add", user, "--allow", "all", "--topic", "*")
 
@@ -155,11 +155,11 @@ def test_the_audit_log_has_it_all(admin, user, client, data_dir):
 
     def events():
         lines = (data_dir / "audit.jsonl").read_text().splitlines()
-        told = [json.loads(line) for line in lines]
+        entries = [json.loads(line) for line in lines]
         return {
-            (each["event"], each["principal"], each.get("operation"))
-            for each in told
-            if topic in each.get("resource", "") or each["event"] != "change"
+            (event["event"], event["principal"], event.get("operation"))
+            for event in entries
+            if topic in event.get("resource", "") or event["event"] != "change"
         }
 
     wait_until(

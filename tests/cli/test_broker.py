@@ -32,7 +32,7 @@ def test_settings_reach_the_broker(offline, tmp_path):
     ]
 
 
-def test_a_terminal_is_told_what_to_try(tmp_path):
+def test_a_terminal_shows_what_to_try(tmp_path):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, "broker", "--listen", "127.0.0.1:0", "--log-level", "error"],
@@ -72,13 +72,15 @@ def test_a_data_directory_that_cannot_be_one(offline):
         assert "bug" not in error
 
 
-@pytest.mark.parametrize(("options", "told"), [((), True), (("--advertise", "me:9092"), False)])
-def test_an_address_that_only_this_machine_can_use_is_said(offline, options, told):
+@pytest.mark.parametrize(
+    ("options", "is_hinted"), [((), True), (("--advertise", "me:9092"), False)]
+)
+def test_an_address_that_only_this_machine_can_use_is_said(offline, options, is_hinted):
     open_to_all = ("--allow-insecure-network", "true")
     process = offline.start("broker", "--listen", "0.0.0.0:0", *open_to_all, *options)
     assert "ready at 0.0.0.0:" in read_line(process)
     assert stop(process) == 0
-    assert ("--advertise HOST:PORT" in process.stderr.read().decode()) is told
+    assert ("--advertise HOST:PORT" in process.stderr.read().decode()) is is_hinted
 
 
 def test_a_network_is_not_served_without_asking_who_is_there(offline):

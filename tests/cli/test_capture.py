@@ -62,7 +62,7 @@ class Till:
                 assert stop(process) == 0, process.stderr.read().decode()
 
     def state(self):
-        """What status tells, asked in this process: quicker than by a command."""
+        """The output of status, read in this process: quicker than by a command."""
         settings = CaptureSettings(self.name, Secret("sqlite:///x"), heartbeat_s=0.5)
         stored = stored_of(self.name, self.cli.bootstrap, ClientSettings())
         return CaptureState(self.name, settings, stored).as_json()
@@ -122,8 +122,8 @@ def test_databases_of_captures_that_do_not_run_are_asked_at_once(monkeypatch):
 
 
 def test_a_capture_that_never_ran(till):
-    (known,) = [each for each in till.cli.json("capture", "list") if each["capture"] == till.name]
-    assert (known["state"], known["tables"], known["position"]) == ("never ran", [], None)
+    (listed,) = [each for each in till.cli.json("capture", "list") if each["capture"] == till.name]
+    assert (listed["state"], listed["tables"], listed["position"]) == ("never ran", [], None)
     assert f"`headwater capture run {till.name}` starts it" in till.cli(
         "capture", "status", till.name, code=3
     )
@@ -153,8 +153,8 @@ def test_a_second_run_takes_over_and_the_first_says_so(till):
         with till.running():
             wait_until(lambda: first.poll() is not None)
             assert first.returncode == 1
-            told = json.loads(first.stderr.read().decode().splitlines()[-1])
-            assert "error" in told
+            output = json.loads(first.stderr.read().decode().splitlines()[-1])
+            assert "error" in output
             till.insert(1, "milk")
             wait_until(lambda: till.values()[-1]["after"]["item"] == "milk")
 
@@ -162,8 +162,8 @@ def test_a_second_run_takes_over_and_the_first_says_so(till):
 def test_snapshot_again_while_running(till):
     with till.running():
         wait_until(lambda: till.copied() == 3)
-        told = till.cli("capture", "snapshot", till.name, "--table", "main.orders", "--wait")
-        assert told == "copied 3 rows of main.orders\n"
+        output = till.cli("capture", "snapshot", till.name, "--table", "main.orders", "--wait")
+        assert output == "copied 3 rows of main.orders\n"
         assert [value["op"] for value in till.values()].count("r") == 6
 
 
@@ -173,24 +173,24 @@ def test_a_capture_that_has_ended_copies_when_it_runs_again(till):
     wait_until(lambda: till.state()["state"] == "stopped")
     assert "its position was last stored" in till.cli("capture", "status", till.name, code=3)
     asked = till.cli.result("capture", "snapshot", till.name, "-t", "main.orders")
-    assert asked.stdout == b"asked for a copy of main.orders\n"
+    assert asked.stdout == b"requested a snapshot of main.orders\n"
     assert b"does not run" in asked.stderr
     with till.running():
         wait_until(lambda: len(till.values()) == 6)
 
 
 def test_a_snapshot_of_a_table_that_is_not_followed(till):
-    told = till.cli.error("capture", "snapshot", till.name, "-t", "main.order", code=2)
-    assert f"capture {till.name} does not follow a table main.order" in told
-    assert "did you mean main.orders?" in told
+    output = till.cli.error("capture", "snapshot", till.name, "-t", "main.order", code=2)
+    assert f"capture {till.name} does not follow a table main.order" in output
+    assert "did you mean main.orders?" in output
 
 
-def test_reset_forgets_and_the_next_run_copies_anew(till):
+def test_reset_deletes_the_position_and_the_next_run_copies_again(till):
     with till.running() as (process, _):
         wait_until(lambda: till.copied() == 3)
-        told = till.cli.error("capture", "reset", till.name, code=2)
-        assert "forgets its position and the state of 1 table" in told
-        assert "--yes goes on without asking" in told
+        output = till.cli.error("capture", "reset", till.name, code=2)
+        assert "deletes its position and the state of 1 table" in output
+        assert "--yes continues without a confirmation" in output
         assert till.copied() == 3
         till.cli("capture", "reset", till.name, "--yes")
         till.insert(1)
@@ -207,7 +207,7 @@ def test_a_database_that_is_away_is_waited_for(till):
     till.write("", source=f"sqlite:///{elsewhere}")
     with till.running() as (process, _):
         line = json.loads(read_line(process.stderr))
-        assert (line["level"], "trying again in 1 s" in line["message"]) == ("warning", True)
+        assert (line["level"], "retrying in 1 s" in line["message"]) == ("warning", True)
         till.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         till.db.execute(f"VACUUM INTO '{elsewhere}'")
         wait_until(lambda: till.copied() == 3)
@@ -215,18 +215,18 @@ def test_a_database_that_is_away_is_waited_for(till):
 
 def test_a_mistake_in_the_configuration_ends_it(till):
     till.write("tables = ['orders']")
-    told = till.cli.error("capture", "run", till.name, code=2)
-    assert "headwater.toml:4" in told
-    assert "a pattern of schema.table" in told
+    output = till.cli.error("capture", "run", till.name, code=2)
+    assert "headwater.toml:4" in output
+    assert "a pattern of schema.table" in output
 
 
-def test_a_name_that_nobody_knows(till):
-    told = till.cli.error("capture", "run", till.name[:-1], code=2)
-    assert f"did you mean {till.name}?" in told
+def test_a_name_that_is_not_configured(till):
+    output = till.cli.error("capture", "run", till.name[:-1], code=2)
+    assert f"did you mean {till.name}?" in output
     assert "there is no capture" in till.cli.error("capture", "status", "elsewhere", code=2)
 
 
-def test_metrics_are_served_and_status_tells_what_the_process_says(till):
+def test_metrics_are_served_and_status_shows_what_the_process_reports(till):
     till.write('metrics_listen = "127.0.0.1:0"')
     with till.running() as (_, about):
         wait_until(lambda: till.copied() == 3)
@@ -239,7 +239,7 @@ def test_metrics_are_served_and_status_tells_what_the_process_says(till):
 
 def test_doctor_looks_at_captures(till):
     checks = till.cli.json("doctor", code=None)["checks"]
-    mine = [each for each in checks if each["check"] == f"capture {till.name}"]
+    mine = [check for check in checks if check["check"] == f"capture {till.name}"]
     assert [each["level"] for each in mine] == ["ok"]
     assert "1 table to follow" in mine[0]["found"]
     with till.running():
@@ -249,9 +249,9 @@ def test_doctor_looks_at_captures(till):
     till.db.execute(f'DROP TABLE "{log}"')
     checks = till.cli.json("doctor", code=1)["checks"]
     (lost,) = [
-        each
-        for each in checks
-        if each["check"] == f"capture {till.name}" and each["level"] == "broken"
+        check
+        for check in checks
+        if check["check"] == f"capture {till.name}" and check["level"] == "broken"
     ]
     assert "no longer goes back" in lost["found"]
     assert f"headwater capture reset {till.name}" in lost["hint"]
@@ -260,7 +260,7 @@ def test_doctor_looks_at_captures(till):
 def test_doctor_names_a_database_that_is_not_there(till):
     till.write("", source="sqlite:////nowhere/at/all.db")
     checks = till.cli.json("doctor", code=1)["checks"]
-    (broken,) = [each for each in checks if each["check"] == f"capture {till.name}"]
+    (broken,) = [check for check in checks if check["check"] == f"capture {till.name}"]
     assert (broken["level"], "/nowhere/at/all.db" in broken["found"]) == ("broken", True)
 
 

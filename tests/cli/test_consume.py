@@ -133,7 +133,7 @@ def test_a_tail_survives_a_restart_of_the_broker(offline, tmp_path):
         offline("produce", "t", "-b", address, stdin="before\n")
         process = offline.start("consume", "t", "-o", "start", "-b", address)
         assert read_line(process) == "before\n"
-    assert read_line(process.stderr) == f"no broker answers at {address}; trying again\n"
+    assert read_line(process.stderr) == f"no broker answers at {address}; retrying\n"
     with running_broker(tmp_path, "--listen", address):
         offline("produce", "t", "-b", address, stdin="after\n")
         assert read_line(process) == "after\n"
@@ -230,10 +230,10 @@ def test_isolation(cli, unchanged):
         assert read.count("\n") == 10
 
 
-def test_an_offset_that_is_gone_is_said(cli, setup, ten):
+def test_an_offset_that_is_no_longer_retained_is_reported(cli, setup, ten):
     for future in setup.admin.delete_records([TopicPartition(ten, 0, 6)]).values():
         future.result(30)
     wait_until(lambda: cli.json("topic", "describe", ten)[0]["partitions"][0]["start_offset"] == 6)
     result = cli.result("consume", ten, "-o", "2", "-e")
     assert result.stdout == b"6\n7\n8\n9\n"
-    assert result.stderr.decode() == f"{ten}:0: offset 2 is gone; begins at 6\n"
+    assert result.stderr.decode() == f"{ten}:0: offset 2 is no longer retained; begins at 6\n"

@@ -44,11 +44,11 @@ def processes(directory):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
             place = os.readlink(entry / "cwd").encode()
         except OSError:
             continue
-        if str(directory).encode() in told + place:
+        if str(directory).encode() in text + place:
             found.append(int(entry.name))
     return found
 
@@ -74,8 +74,8 @@ class Demo:
             self.said += line
 
     def children(self):
-        told = json.loads((self.directory / ".headwater" / "up.json").read_text())
-        return {each["kind"]: each["pid"] for each in told["children"]}
+        status = json.loads((self.directory / ".headwater" / "up.json").read_text())
+        return {child["kind"]: child["pid"] for child in status["children"]}
 
     def ended(self):
         """Its exit code."""
@@ -202,8 +202,8 @@ def test_whatever_is_killed_it_ends_verified(directory, victim):
     demo = Demo(directory, "--seconds", "40")
     demo.until("^ready after ")
     demo.until(r"[1-9][\d,]* so far")  # changes, of the load
-    told = json.loads((directory / ".headwater" / "up.json").read_text())
-    pids = demo.children() | {"up": told["pid"]}
+    status = json.loads((directory / ".headwater" / "up.json").read_text())
+    pids = demo.children() | {"up": status["pid"]}
     pids["postgres"] = int((directory / "postgres/data/postmaster.pid").read_text().split()[0])
     for name in pids if victim == "all" else [victim]:
         if name != "up" or victim == "up":
@@ -212,7 +212,7 @@ def test_whatever_is_killed_it_ends_verified(directory, victim):
     assert "verified: every store is what the log says" in demo.said
 
 
-def test_mistakes_are_told(offline):
+def test_mistakes_are_reported(offline):
     (offline.cwd / "file").write_text("")
     error = offline.error("demo", "--seconds", 1, "--data-dir", "file", code=2)
     assert error.startswith("error: the demo cannot use its directory\n")

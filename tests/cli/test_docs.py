@@ -29,7 +29,7 @@ def test_arguments_that_may_be_left_out_are_shown_so():
                 assert f" {action.metavar}" not in parser.usage, parser.usage
 
 
-def test_a_wrong_value_is_told_in_words_and_not_by_the_name_of_a_function():
+def test_a_wrong_value_is_reported_in_words_and_not_by_the_name_of_a_function():
     """argparse shows that of a type that raises anything else."""
     for parser in parsers():
         for action in parser._actions:

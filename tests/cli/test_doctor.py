@@ -8,8 +8,8 @@ import pytest
 
 def findings(cli, code=0):
     found = {}
-    for each in cli.json("doctor", code=code)["checks"]:
-        found.setdefault(each["check"], []).append(each)
+    for check in cli.json("doctor", code=code)["checks"]:
+        found.setdefault(check["check"], []).append(check)
     return found
 
 
@@ -124,7 +124,7 @@ def test_a_broker_that_answers(cli):
     assert found["found"].startswith(f"a broker answers at {cli.bootstrap} and serves ")
 
 
-def test_a_bootstrap_where_nobody_answers(offline):
+def test_a_bootstrap_that_does_not_answer(offline):
     offline.environment["HEADWATER_BROKER__BOOTSTRAP"] = "127.0.0.1:1"
     (found,) = findings(offline, code=1)["broker.bootstrap"]
     assert found["found"] == "127.0.0.1:1 does not answer: connection refused"
@@ -144,7 +144,7 @@ def test_sinks_and_pipelines_are_looked_at(offline):
         "import headwater as hw\n\n\n@hw.pipeline\ndef good(flow: hw.Flow) -> None: ...\n"
     )
     (offline.cwd / "bad.py").write_text("def bad(flow): ...\n")
-    found = {check: each[0] for check, each in findings(offline, code=1).items()}
+    found = {check: finding[0] for check, finding in findings(offline, code=1).items()}
     levels = {check: found[check]["level"] for check in found if check.startswith("sink")}
     assert levels == {"sink good": "ok", "sink nowhere": "broken", "sink away": "broken"}
     assert "mkdir -p" in found["sink nowhere"]["hint"]

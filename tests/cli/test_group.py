@@ -21,7 +21,7 @@ def behind(setup, topic, group):
 
 def committed(cli, group):
     (described,) = cli.json("group", "describe", group)
-    return [each["committed"] for each in described["partitions"]]
+    return [partition["committed"] for partition in described["partitions"]]
 
 
 def test_list_shows_state_and_lag(cli, behind):

@@ -31,7 +31,7 @@ def test_tables_align_numbers_to_the_right():
     )
 
 
-def test_a_shell_that_does_not_find_the_program_is_told_where_it_is(monkeypatch, tmp_path):
+def test_a_shell_that_does_not_find_the_program_gets_its_path(monkeypatch, tmp_path):
     program = tmp_path / "headwater"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

@@ -97,8 +97,8 @@ def shop(tmp_path, cli):
 def test_pipelines_that_do_not_exist_or_never_ran(shop, cli):
     assert "there is no pipeline cheep" in cli.error("pipeline", "status", "cheep", code=2)
     assert "did you mean cheap?" in cli.error("pipeline", "run", "cheep", code=2)
-    (known,) = cli.json("pipeline", "list")
-    assert (known["pipeline"], known["state"], known["writes"]) == ("cheap", "never ran", [])
+    (listed,) = cli.json("pipeline", "list")
+    assert (listed["pipeline"], listed["state"], listed["writes"]) == ("cheap", "never ran", [])
     assert "never ran" in cli("pipeline", "status", code=3)
     assert "has never run" in cli.error("wait", "cheap", code=3)
 
@@ -150,7 +150,7 @@ def test_from_a_database_to_a_store(shop, cli):
     assert (difference["stored"]["item"], difference["derived"]["item"]) == ("beer", "coffee")
     traced = shop.spark("why", "cheap", "--key", "4")
     assert traced["row"] == {"id": 4, "item": "coffee", "price": 5}
-    assert [each["op"] for each in traced["causes"]] == ["c"]
+    assert [cause["op"] for cause in traced["causes"]] == ["c"]
     promoted = shop.spark("pipeline", "rebuild", "cheap", "--promote")
     assert promoted == {"versions": {"cache/orders": 2}, "promoted": True}
     assert (4, "coffee") in shop.stored()

@@ -12,7 +12,7 @@ def records(cli, topic):
 
 
 def keys_and_values(cli, topic):
-    return [(each["key"], each["value"]) for each in records(cli, topic)]
+    return [(record["key"], record["value"]) for record in records(cli, topic)]
 
 
 def end_offset(cli, topic):
@@ -96,7 +96,7 @@ def test_a_copy_through_a_pipe_is_the_same(cli, topic):
     copy = f"{topic}-copy"
     cli("topic", "create", copy)
     cli("produce", copy, "--json", stdin=cli("consume", topic, "-o", "start", "-e", "--json"))
-    assert [each | {"topic": topic} for each in records(cli, copy)] == records(cli, topic)
+    assert [record | {"topic": topic} for record in records(cli, copy)] == records(cli, topic)
 
 
 def test_partition_and_compression(cli, topic):

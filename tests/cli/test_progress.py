@@ -1,4 +1,4 @@
-"""Progress: lines where there is no terminal, a bar where there is one, nothing when quiet."""
+"""ProgressBar: lines where there is no terminal, a bar where there is one, nothing when quiet."""
 
 import io
 import sys
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headwater.terminal.progress import Progress
+from headwater.terminal.progress import ProgressBar
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def clock(monkeypatch):
 
 
 def test_a_line_now_and_then(clock, capsys):
-    progress = Progress("to orders", total=1000)
+    progress = ProgressBar("to orders", total=1000)
     for records in range(1, 11):
         clock.now_s += 1
         progress.update(records * 100, records * 50)
@@ -31,7 +31,7 @@ def test_a_line_now_and_then(clock, capsys):
 
 
 def test_nothing_when_quiet(clock, capsys):
-    progress = Progress("to orders", quiet=True)
+    progress = ProgressBar("to orders", quiet=True)
     clock.now_s += 60
     progress.update(1000)
     progress.close()
@@ -47,7 +47,7 @@ def test_a_bar_on_a_terminal_that_is_wiped_at_the_end(monkeypatch, total):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    progress = Progress("to orders", total=total)
+    progress = ProgressBar("to orders", total=total)
     progress._next_s = 0.0
     progress.update(1234, 500)
     progress.close()

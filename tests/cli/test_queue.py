@@ -161,7 +161,7 @@ def test_list_and_describe(cli, queue):
     row = row_of(cli, queue)
     assert (row["state"], row["members"], row["in_flight"]) == ("empty", 0, 0)
     headers = cli("queue", "list").splitlines()[0].split("  ")
-    assert [each.strip() for each in headers if each][-2:] == ["IN FLIGHT", "DEAD LETTERS"]
+    assert [header.strip() for header in headers if header][-2:] == ["IN FLIGHT", "DEAD LETTERS"]
 
 
 def test_what_does_not_exist(cli):
@@ -200,7 +200,8 @@ def test_alter(cli, queue):
         def settings():
             (described,) = cli.json("queue", "describe", queue.name)
             return {
-                each["setting"]: (each["value"], each["is_set"]) for each in described["settings"]
+                setting["setting"]: (setting["value"], setting["is_set"])
+                for setting in described["settings"]
             }
 
         assert settings()[limit] == ("3", True)

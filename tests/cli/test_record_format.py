@@ -62,7 +62,7 @@ def test_a_terminal_shows_where_and_what():
     assert b"\x1b[" in terminal_formatter("hex", with_topic=False, colour=True)(MESSAGE)
 
 
-def test_a_terminal_tells_null_from_empty():
+def test_a_terminal_distinguishes_null_from_empty():
     render = terminal_formatter("hex", with_topic=False, colour=False)
     assert b"(null)" in render(FakeMessage(value=None))
     assert b"(null)" not in render(FakeMessage(value=b""))

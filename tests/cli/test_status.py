@@ -26,7 +26,7 @@ other_metric 5
 
 @pytest.fixture
 def metrics():
-    """The address of an endpoint that tells of a broker in trouble."""
+    """The address of a metrics endpoint of a broker in trouble."""
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -55,7 +55,7 @@ def test_one_screen(cli, topic, group):
     assert state["size_bytes"] > 0
     assert state["disk"]["free_bytes"] > 0
     assert state["disk"]["total_bytes"] > state["disk"]["free_bytes"]
-    lags = [each["lag"] for each in state["groups"]]
+    lags = [group["lag"] for group in state["groups"]]
     assert lags == sorted(lags, reverse=True)
     assert {"group": group, "lag": 2}.items() <= next(
         each for each in state["groups"] if each["group"] == group
@@ -86,7 +86,7 @@ def test_a_full_disk(cli, metrics, monkeypatch):
     assert "disk    full: 0 B free of" in cli("status", "--metrics", metrics, code=3)
 
 
-def test_a_metrics_address_where_nobody_answers_is_said(cli):
+def test_a_metrics_address_that_does_not_answer_is_reported(cli):
     shown = cli("status", "--metrics", "127.0.0.1:1")
     assert "note    no metrics from 127.0.0.1:1: connection refused\n" in shown
 
@@ -109,12 +109,12 @@ def test_watching_where_no_broker_is(offline):
     assert process.wait(TIMEOUT_S) == 0
 
 
-def test_nobody_there_is_not_ready(offline):
+def test_no_broker_is_not_ready(offline):
     assert "no broker answers" in offline.error("status", "-b", "127.0.0.1:1", code=3)
 
 
 @long
-def test_somebody_who_does_not_speak_kafka_is_not_ready(offline):
+def test_a_server_that_does_not_speak_kafka_is_not_ready(offline):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         error = offline.error("status", "-b", address, "-X", "socket.timeout.ms=1000", code=3)

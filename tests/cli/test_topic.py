@@ -14,11 +14,12 @@ def test_create_describe_delete(cli):
     name = unique("topic")
     assert cli("topic", "create", name, "-p", 3, "-c", "retention.ms=7d") == f"created {name}\n"
     (described,) = cli.json("topic", "describe", name)
-    assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
-    assert [(each["start_offset"], each["end_offset"]) for each in described["partitions"]] == [
-        (0, 0)
-    ] * 3
-    (retention,) = [each for each in described["configs"] if each["name"] == "retention.ms"]
+    assert [partition["partition"] for partition in described["partitions"]] == [0, 1, 2]
+    assert [
+        (partition["start_offset"], partition["end_offset"])
+        for partition in described["partitions"]
+    ] == [(0, 0)] * 3
+    (retention,) = [config for config in described["configs"] if config["name"] == "retention.ms"]
     assert retention == {"name": "retention.ms", "value": "604800000", "source": "dynamic_topic"}
     assert cli("topic", "delete", name, "--yes") == f"deleted {name}\n"
     assert f"there is no topic {name}" in cli.error("topic", "describe", name)
@@ -97,7 +98,7 @@ def test_what_is_compacted_has_holes_so_offsets_are_counted(cli, topic):
 
 def test_describe_all_shows_defaults(cli, topic):
     (described,) = cli.json("topic", "describe", topic, "--all")
-    names = [each["name"] for each in described["configs"]]
+    names = [config["name"] for config in described["configs"]]
     assert {"cleanup.policy", "max.message.bytes", "segment.bytes"} <= set(names)
 
 
@@ -111,7 +112,7 @@ def test_alter_configs_and_partitions(cli, topic):
     cli("topic", "alter", topic, "-c", "retention.bytes=1MiB", "-c", "retention.ms=1d", "-p", 3)
     cli("topic", "alter", topic, "--unset", "retention.ms")
     (described,) = cli.json("topic", "describe", topic)
-    configs = {each["name"]: each["value"] for each in described["configs"]}
+    configs = {config["name"]: config["value"] for config in described["configs"]}
     assert configs["retention.bytes"] == "1048576"
     assert "retention.ms" not in configs
     assert len(described["partitions"]) == 3
@@ -119,11 +120,11 @@ def test_alter_configs_and_partitions(cli, topic):
 
 def test_alter_refusals(cli, topic):
     cli("topic", "alter", topic, "-p", 2)
-    assert "cannot take partitions away" in cli.error("topic", "alter", topic, "-p", 1)
+    assert "cannot remove partitions from" in cli.error("topic", "alter", topic, "-p", 1)
     assert "nothing to alter" in cli.error("topic", "alter", topic, code=2)
 
 
-def test_delete_needs_yes_where_nobody_can_be_asked(cli, topic):
+def test_delete_needs_yes_without_a_terminal(cli, topic):
     assert "--yes" in cli.error("topic", "delete", topic, code=2)
     cli("topic", "describe", topic)
 

@@ -45,7 +45,9 @@ def test_from_nothing_to_a_secured_broker(secured):
     def as_alice(password, code=0):
         settings = {"USERNAME": "alice", "PASSWORD": password, "SASL_MECHANISM": "SCRAM-SHA-512"}
         before = dict(secured.environment)
-        secured.environment |= {f"HEADWATER_CLIENT__{key}": each for key, each in settings.items()}
+        secured.environment |= {
+            f"HEADWATER_CLIENT__{key}": setting for key, setting in settings.items()
+        }
         try:
             return secured.json("topic", "list") if code == 0 else secured.error("topic", "list")
         finally:

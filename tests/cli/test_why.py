@@ -33,7 +33,7 @@ def project(tmp_path, monkeypatch):
     def started(*args):
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(why, "started", started)
+    monkeypatch.setattr(why, "started_pipeline", started)
     state_dir = tmp_path / "data" / "pipelines"
     status.write(state_dir, "shop", {"cache/orders": {**ORDERS, **OPTIONS}})
     yield tmp_path

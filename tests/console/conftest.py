@@ -72,7 +72,7 @@ def new_page(chromium):
 
 
 def _note(complaints, message):
-    # A failed request is no mistake of the page; Chromium and htmx tell of it.
+    # A failed request is no mistake of the page; Chromium and htmx log it.
     expected = ("Failed to load resource", "Response Status Error Code")
     if message.type == "error" and not message.text.startswith(expected):
         complaints.append(message.text)

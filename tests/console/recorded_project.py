@@ -109,7 +109,7 @@ class RecordedProject:
             self._producer.produce(topic, key=key, value=value)
         assert self._producer.flush(60) == 0
 
-    def pipeline(self, *, read=60, **told):
+    def pipeline(self, *, read=60, **reported):
         """Its process is this one: it holds the lock until `ended`."""
         about = {
             "sink": "cache",
@@ -138,10 +138,10 @@ class RecordedProject:
                     "late_alert": False,
                 }
             },
-            **told,
+            **reported,
         }
         status.starting(self.state_dir, "orders")
-        status._written.clear()  # it is told once a second at most
+        status._written.clear()  # it is written once a second at most
         status.write(self.state_dir, "orders", {"cache/orders": about})
         status.write_plan(self.state_dir, "orders", "cache/orders", "== Physical Plan ==\nScan")
         self.apply(read)
@@ -169,7 +169,7 @@ class RecordedProject:
 
     @contextmanager
     def supervised(self, *children):
-        """What `headwater up` tells while it runs."""
+        """The status that `headwater up` writes while it runs."""
         data_dir = self.directory / "data"
         lock = Lock.take(data_dir, wait_s=0)
         try:

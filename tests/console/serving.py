@@ -56,8 +56,8 @@ class Browser:
         connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
             if self.cookies:
-                kept = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-                headers = {"Cookie": kept, **headers}
+                cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+                headers = {"Cookie": cookies, **headers}
             headers = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, headers)
             answer = connection.getresponse()

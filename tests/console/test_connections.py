@@ -1,4 +1,4 @@
-"""Who holds connections open and says nothing keeps nobody else from being answered."""
+"""A client that holds silent connections open keeps no other client from being answered."""
 
 import re
 import socket
@@ -68,7 +68,7 @@ def ends(connection, drip=b""):
         (b"", b""),  # silent
         (b"GET /live HTTP/1.1\r\nX: ", b"x"),  # a head that does not end
         (HEAD + b"\r\n" + b"GET / HTTP/1.1\r\nX: ", b"x"),  # the second one
-        (HEAD + b"Content-Length: 1000000\r\n\r\n", b"x"),  # a body that nobody asked for
+        (HEAD + b"Content-Length: 1000000\r\n\r\n", b"x"),  # a body that is not expected
         (FORM + b"Content-Length: 50000\r\n\r\n", b"x"),
         (FORM + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     ],
@@ -78,7 +78,7 @@ def test_a_request_that_does_not_come_ends_its_connection(impatient_console, beg
         connection.sendall(begin)
         assert ends(connection, drip)
     assert impatient_console.browser().get("/live").status == 200
-    assert not [each for each in caplog.records if each.exc_info]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_forms_that_do_not_end_are_bounded_together(tmp_path, monkeypatch):
@@ -91,7 +91,7 @@ def test_forms_that_do_not_end_are_bounded_together(tmp_path, monkeypatch):
                 connection = stack.enter_context(connected(served))
                 connection.sendall(FORM + b"Content-Length: 2000000\r\n\r\n" + b"x" * 1_000_000)
             wait_until(lambda: served.browser().post("/sign-in", fields, token=False).status == 503)
-        # They are gone.
+        # They have ended.
         wait_until(lambda: served.browser().post("/sign-in", fields, token=False).status == 403)
 
 
@@ -118,7 +118,7 @@ def test_one_who_does_not_read_gives_the_place_back(impatient_console, console_b
     with connected(impatient_console, receive_bytes=4096) as connection:
         connection.sendall(b"GET /topics/unread/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         wait_until(lambda: console.requests.get(200))  # it has begun
-        wait_until(lambda: console.exports.taken == 0)
+        wait_until(lambda: console.exports.open_count == 0)
 
 
 def test_a_tail_that_is_not_read_gives_the_place_back(
@@ -139,8 +139,8 @@ def test_a_tail_that_is_not_read_gives_the_place_back(
         connection.sendall(
             b"GET /topics/unread-tail/tail/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         )
-        wait_until(lambda: console.tails.taken == 1)
-        wait_until(lambda: write() or console.tails.taken == 0)
+        wait_until(lambda: console.tails.open_count == 1)
+        wait_until(lambda: write() or console.tails.open_count == 0)
 
 
 def test_a_quiet_tail_goes_on(impatient_console, console_broker):
@@ -160,7 +160,7 @@ def test_a_quiet_tail_goes_on(impatient_console, console_broker):
                 pass
 
 
-def test_many_silent_connections_keep_nobody_out(tmp_path, monkeypatch):
+def test_many_silent_connections_keep_no_client_out(tmp_path, monkeypatch):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 40)
     monkeypatch.setattr(connections, "HEAD_LIMIT_S", 600)  # the bound ends them, not the deadline
     with serving(tmp_path) as served, ExitStack() as stack:

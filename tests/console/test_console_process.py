@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_is_and_ends_when_it_is_told_to(tmp_path, console_broker, number):
+def test_it_prints_its_address_and_ends_by_a_signal(tmp_path, console_broker, number):
     command = [*COMMAND, "--listen", "127.0.0.1:0", "-b", console_broker, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         ready = json.loads(process.stdout.readline())
@@ -114,7 +114,7 @@ def test_an_address_that_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--listen", "0.0.0.0:0"], b"knows no users"),
+        (["--listen", "0.0.0.0:0"], b"the broker has no users"),
         (["--listen", "off"], b"console.listen is off"),
     ],
 )
@@ -124,7 +124,7 @@ def test_what_it_refuses(tmp_path, arguments, words):
     assert words in ended.stderr
 
 
-def test_files_that_are_missing_are_told_with_what_fetches_them(tmp_path, monkeypatch):
+def test_missing_files_are_reported_with_what_fetches_them(tmp_path, monkeypatch):
     check_assets()
     monkeypatch.setattr(rendering, "VENDOR", tmp_path)
     with pytest.raises(HeadwaterError) as caught:

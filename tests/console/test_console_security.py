@@ -1,4 +1,4 @@
-"""What stands between the pages and whoever asks for them."""
+"""Request checks in front of the pages."""
 
 import time
 
@@ -141,7 +141,7 @@ def test_a_cookie_that_is_not_ours_opens_no_session(browser):
         ("127.0.0.1:0", {}, None),
         ("[::1]:0", {}, None),
         ("localhost:0", {}, None),
-        ("0.0.0.0:0", {}, "knows no users"),
+        ("0.0.0.0:0", {}, "the broker has no users"),
         ("192.168.1.2:0", {"broker.authentication": "sasl"}, "passwords"),
         ("0.0.0.0:0", {"broker.authentication": "sasl", "console.tls_cert": "c"}, None),
         ("0.0.0.0:0", {"console.allow_insecure_network": True}, None),
@@ -157,7 +157,7 @@ def test_a_network_is_not_served_by_accident(tmp_path, listen, more, reason):
     assert reason in caught.value.detail
 
 
-def test_a_broker_that_does_not_answer_is_told_on_every_page(tmp_path):
+def test_a_broker_that_does_not_answer_is_reported_on_every_page(tmp_path):
     with serving(tmp_path, broker__bootstrap="127.0.0.1:1") as served:
         browser = served.browser()
         answer = browser.get("/topics")

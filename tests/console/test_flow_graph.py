@@ -31,8 +31,8 @@ def capture(lag_bytes=0, *, failed=False, has_ended=False):
     return CaptureState("shop", None, Stored(stored, tables))
 
 
-def write(read=1000, end=1000, *, sink="cache", table="orders", error=None, **told):
-    about = {"sink": sink, "table": table, "topics": [TOPIC], "state": "running", **told}
+def write(read=1000, end=1000, *, sink="cache", table="orders", error=None, **reported):
+    about = {"sink": sink, "table": table, "topics": [TOPIC], "state": "running", **reported}
     versions = [Version(1, True, Position("q", 1, {TOPIC: {0: read}}), None)]
     return WriteState(
         f"{sink}/{table}", about, [] if error else versions, error, {TOPIC: {0: end}}, 0
@@ -44,7 +44,7 @@ def pipeline(*writes, is_running=True, name="revenue", error=None):
 
 
 def causes(graph):
-    return {each.id: each.cause for each in graph.causes}
+    return {cause.id: cause.cause for cause in graph.causes}
 
 
 def test_from_source_to_store():
@@ -64,11 +64,11 @@ def test_what_nothing_flows_through_is_quiet():
     quiet = {TOPIC: TopicFlow(1000, 0.0)}
     group = GroupLag("billing", "stable", "consumer", (TOPIC,), 0)
     graph = graph_of([capture()], [pipeline(write())], quiet, [group], {}, {})
-    assert {each.id: each.state for each in graph.nodes.values() if each.state != IDLE} == {}
+    assert {node.id: node.state for node in graph.nodes.values() if node.state != IDLE} == {}
     assert not graph.causes
     read = {"revenue/cache/orders": 25.0}
     graph = graph_of([capture()], [pipeline(write())], TOPICS, [group], {}, read)
-    flowing = {each.id for each in graph.nodes.values() if each.state == WELL}
+    flowing = {node.id for node in graph.nodes.values() if node.state == WELL}
     assert flowing == {
         "source:shop", f"topic:{TOPIC}", "pipeline:revenue", "store:revenue/cache/orders",
         "group:billing",
@@ -78,8 +78,8 @@ def test_what_nothing_flows_through_is_quiet():
 def test_the_time_of_a_batch_is_shown_while_there_are_batches():
     now = datetime.now(UTC)
     for at, notes in ((now, ("batch 2 s",)), (now - timedelta(minutes=5), ())):
-        told = write(batch_ms=2000, at=at.isoformat())
-        graph = graph_of([], [pipeline(told)], TOPICS)
+        slow = write(batch_ms=2000, at=at.isoformat())
+        graph = graph_of([], [pipeline(slow)], TOPICS)
         assert graph.nodes["pipeline:revenue"].notes == notes
 
 
@@ -96,7 +96,7 @@ def test_an_edge_has_the_lag_of_its_own_topic():
 def test_what_is_written_to_a_topic_goes_on_from_there():
     graph = graph_of([], [pipeline(write(sink="topic", table="other"))], TOPICS)
     assert ("pipeline:revenue", "topic:other") in graph.edges
-    assert not any(each.kind == "store" for each in graph.nodes.values())
+    assert not any(node.kind == "store" for node in graph.nodes.values())
 
 
 def test_a_store_that_takes_most_of_the_time_is_the_cause():
@@ -107,7 +107,7 @@ def test_a_store_that_takes_most_of_the_time_is_the_cause():
     assert graph.edges["pipeline:revenue", "store:revenue/cache/orders"].is_behind
 
 
-def test_each_topic_tells_how_much_of_it_waits():
+def test_each_topic_shows_its_own_lag():
     of_two = write(read=900, topics=[TOPIC, "other"])
     of_two.ends["other"] = {0: 3}
     graph = graph_of([], [pipeline(of_two)], TOPICS)
@@ -122,7 +122,7 @@ def test_spark_is_the_cause_if_the_store_is_quick():
     assert causes(graph) == {"pipeline:revenue": "Spark does not keep up (4 s a batch)"}
 
 
-def test_a_batch_that_does_not_end_is_told():
+def test_a_batch_that_does_not_end_is_reported():
     ended = datetime.fromtimestamp(time.time() - 60, UTC).isoformat()
     stuck = write(read=0, batch_ms=250, store_ms=100, at=ended.replace("+00:00", "Z"))
     graph = graph_of([], [pipeline(stuck)], TOPICS, lag_s={"revenue/cache/orders": 30.0})
@@ -183,7 +183,7 @@ def test_groups_that_read():
     assert graph.nodes["group:well"].href == "/groups/well/"
     assert graph.nodes["group:queue"].href == "/queues/queue/"
     assert "group:of-deleted" not in graph.nodes
-    assert not any("headwater." in each for each in graph.nodes)
+    assert not any("headwater." in node for node in graph.nodes)
 
 
 def test_many_are_shown_as_one_and_none_is_lost():
@@ -194,10 +194,10 @@ def test_many_are_shown_as_one_and_none_is_lost():
     ]
     graph = graph_of([], [], topics, groups)
     assert len(graph.nodes) <= 60
-    names = " ".join(each.name for each in graph.nodes.values())
+    names = " ".join(node.name for node in graph.nodes.values())
     assert "300 topics" in names
     assert "300 groups" in names
-    (merged,) = [each for each in graph.nodes.values() if each.kind == "group"]
+    (merged,) = [node for node in graph.nodes.values() if node.kind == "group"]
     assert merged.state == BEHIND
     assert merged.lag == sum(range(1, 301))
     assert merged.cause is not None
@@ -205,7 +205,7 @@ def test_many_are_shown_as_one_and_none_is_lost():
     assert len(graph.edges) == 1
     thousands = [GroupLag(f"g{n}", "stable", "classic", ("t1",), 1) for n in range(5000)]
     many = graph_of([], [], {"t1": TopicFlow(1, 1.0)}, thousands)
-    assert sum(each.lag or 0 for each in many.nodes.values()) == 5000
-    assert any("5000 groups" in each.name for each in many.nodes.values())
+    assert sum(node.lag or 0 for node in many.nodes.values()) == 5000
+    assert any("5000 groups" in node.name for node in many.nodes.values())
     small = graph_of([], [], {f"t{n}": TopicFlow(n, 1.0) for n in range(60)})
     assert grouped(small) is small

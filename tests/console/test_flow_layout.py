@@ -49,10 +49,10 @@ def test_the_same_graph_lies_the_same(kinds, joined, chance: random.Random):
     for ends in chance.sample(sorted(made.edges), len(made.edges)):
         shuffled.join(made.edges[ends])
     one, other = layout(made), layout(shuffled)
-    assert {(each.node.id, each.x, each.y) for each in one.nodes} == {
-        (each.node.id, each.x, each.y) for each in other.nodes
+    assert {(node.node.id, node.x, node.y) for node in one.nodes} == {
+        (node.node.id, node.x, node.y) for node in other.nodes
     }
-    assert [each.path for each in one.edges] == [each.path for each in other.edges]
+    assert [edge.path for edge in one.edges] == [edge.path for edge in other.edges]
 
 
 def test_what_feeds_lies_left_of_what_is_fed():
@@ -60,11 +60,11 @@ def test_what_feeds_lies_left_of_what_is_fed():
     # pipeline, past the others.
     kinds = ("source", "topic", "pipeline", "topic", "pipeline", "store")
     made = graph(kinds, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (1, 4)])
-    placed = {each.node.id: each for each in layout(made).nodes}
+    placed = {node.node.id: node for node in layout(made).nodes}
     columns = [placed[f"n{number}"].x for number in range(6)]
     assert columns == sorted(set(columns))
-    (passing,) = [each for each in layout(made).edges if each.edge.target == "n4" and
-                  each.edge.source == "n1"]  # fmt: skip
+    (passing,) = [edge for edge in layout(made).edges if edge.edge.target == "n4" and
+                  edge.edge.source == "n1"]  # fmt: skip
     assert passing.path.count("C") == 5  # two columns lie between
 
 
@@ -78,5 +78,5 @@ def test_little(kinds):
 def test_neighbours_lie_side_by_side():
     """Two chains do not cross, whatever their names."""
     made = graph(("topic", "topic", "group", "group"), [(0, 3), (1, 2)])
-    height = {each.node.id: each.y for each in layout(made).nodes}
+    height = {node.node.id: node.y for node in layout(made).nodes}
     assert (height["n0"] < height["n1"]) == (height["n3"] < height["n2"])

@@ -66,14 +66,16 @@ class Log:
 
     def group(self, topic, *offsets):
         name = unique("group")
-        with GroupOffsets(self.bootstrap, ClientSettings(), name) as kept:
-            kept.commit({(topic, number): at for number, at in enumerate(offsets)})
+        with GroupOffsets(self.bootstrap, ClientSettings(), name) as group_offsets:
+            group_offsets.commit({(topic, number): at for number, at in enumerate(offsets)})
         return name
 
     def committed(self, group):
         request = [ConsumerGroupTopicPartitions(group)]
         (asked,) = self.admin.list_consumer_group_offsets(request).values()
-        return [each.offset for each in asked.result(TIMEOUT_S).topic_partitions]
+        return [
+            topic_partition.offset for topic_partition in asked.result(TIMEOUT_S).topic_partitions
+        ]
 
 
 def _produced(producer, name, partition):
@@ -123,8 +125,8 @@ def test_groups_by_lag_searched_and_paged(log, browser):
     lags = {}
     for lag in (0, 7, 30):
         name = f"{mark}-{lag}"
-        with GroupOffsets(log.bootstrap, ClientSettings(), name) as kept:
-            kept.commit({(topic, 0): 30 - lag})
+        with GroupOffsets(log.bootstrap, ClientSettings(), name) as group_offsets:
+            group_offsets.commit({(topic, 0): 30 - lag})
         lags[name] = lag
     found = wait_until(
         lambda: len(rows := listed(browser, f"search={mark}")) == 3 and rows, "the groups"
@@ -144,7 +146,7 @@ def test_one_group_with_its_lag_over_time(log, browser):
     group = log.group(topic, 4, 10)
     shown = browser.get(f"/groups/{group}.json").json
     assert (shown["lag"], shown["state"], shown["members"]) == (6, "empty", [])
-    assert [each["lag"] for each in shown["partitions"]] == [6, 0]
+    assert [partition["lag"] for partition in shown["partitions"]] == [6, 0]
     over_time = wait_until(
         lambda: (
             len(
@@ -164,11 +166,11 @@ def test_one_group_with_its_lag_over_time(log, browser):
 def test_a_group_of_a_pipeline_is_not_to_be_moved(log, browser):
     topic = log.topic(5)
     for name, has_form in (("headwater.orders.cache.orders", False), ("headwater.mine", True)):
-        with GroupOffsets(log.bootstrap, ClientSettings(), name) as kept:
-            kept.commit({(topic, 0): 3})
+        with GroupOffsets(log.bootstrap, ClientSettings(), name) as group_offsets:
+            group_offsets.commit({(topic, 0): 3})
         page = browser.get(f"/groups/{name}/").text
         assert ("Move the group" in page) == has_form
-        assert ("it only commits how far" in page) != has_form
+        assert ("it only commits the position" in page) != has_form
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_a_group_of_a_pipeline_is_not_to_be_moved(log, browser):
         ({"to": "start"}, [0, 0]),
         ({"to": "end"}, [10, 10]),
         ({"to": "offset", "value": "3"}, [3, 3]),
-        ({"to": "offset", "value": "99"}, [10, 10]),  # kept within the partition
+        ({"to": "offset", "value": "99"}, [10, 10]),  # limited to the partition
         ({"to": "time", "value": "-1h"}, [0, 0]),
     ],
 )
@@ -247,8 +249,8 @@ def test_what_is_no_position(log, browser):
 def test_a_group_whose_name_is_awkward(log, browser):
     topic = log.topic(1)
     name = f"a/b c?{unique('x')}.json"
-    with GroupOffsets(log.bootstrap, ClientSettings(), name) as kept:
-        kept.commit({(topic, 0): 0})
+    with GroupOffsets(log.bootstrap, ClientSettings(), name) as group_offsets:
+        group_offsets.commit({(topic, 0): 0})
     page = wait_until(
         lambda: (text := browser.get("/groups?search=a%2Fb").text).count("a/b c?") and text,
         "the group",
@@ -311,9 +313,9 @@ def test_a_queue_and_its_dead_letters(log, browser, queue, monkeypatch, request)
             {"from": f"topic:{topic}", "to": f"group:{name}"}.items()
             <= next(
                 (
-                    each
-                    for each in browser.get("/flow.json").json["edges"]
-                    if each["to"] == f"group:{name}"
+                    edge
+                    for edge in browser.get("/flow.json").json["edges"]
+                    if edge["to"] == f"group:{name}"
                 ),
                 {},
             ).items()

@@ -96,21 +96,21 @@ def test_an_argument_that_no_command_can_have(monkeypatch):
 
 
 def test_cancelling_ends_the_whole_process_group(monkeypatch, tmp_path):
-    told = tmp_path / "told"
+    pid_file = tmp_path / "pid"
     script(
         monkeypatch,
         "import subprocess\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(told)!r}, 'w').write(f'{{child.pid}}\\n')\n"
+        f"open({str(pid_file)!r}, 'w').write(f'{{child.pid}}\\n')\n"
         "time.sleep(600)",
     )
 
     async def test(jobs):
         job = jobs.start("rebuild", "a", ("rebuild",), about="/")
-        await until(lambda: told.exists() and told.read_text().endswith("\n"))
+        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
         await jobs.cancel(job)
         assert job.state == CANCELLED
-        await until(lambda: not _lives(int(told.read_text())))
+        await until(lambda: not _lives(int(pid_file.read_text())))
 
     run(test)
 
@@ -137,9 +137,9 @@ def test_closing_ends_what_runs_and_what_waits(monkeypatch):
 
 
 def test_a_console_that_is_killed_leaves_no_job_behind(tmp_path):
-    told = tmp_path / "told"
+    pids = tmp_path / "pid"
     child = (
-        f"import os, time; open({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
+        f"import os, time; open({str(pids)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
     )
     source = (
         "import asyncio, sys\nfrom headwater.console.project import jobs\n"
@@ -151,11 +151,11 @@ def test_a_console_that_is_killed_leaves_no_job_behind(tmp_path):
     )
     console = subprocess.Popen([sys.executable, "-c", source])
     try:
-        wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
     finally:
         console.kill()
         console.wait()
-    wait_until(lambda: not _lives(int(told.read_text())))
+    wait_until(lambda: not _lives(int(pids.read_text())))
 
 
 def test_not_twice_and_not_without_end(monkeypatch):
@@ -173,10 +173,10 @@ def test_not_twice_and_not_without_end(monkeypatch):
     run(test)
 
 
-def test_what_is_kept_is_bounded(monkeypatch):
+def test_what_is_retained_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_RESULT_BYTES", 1000)
-    monkeypatch.setattr(module, "_SAID_BYTES", 500)
-    monkeypatch.setattr(module, "_KEPT", 3)
+    monkeypatch.setattr(module, "_STDERR_BYTES", 500)
+    monkeypatch.setattr(module, "_RETAINED", 3)
     script(
         monkeypatch,
         "print('[' + '1,' * int(sys.argv[1]) + '1]')\nsys.stderr.write('x' * 100_000)",
@@ -187,7 +187,7 @@ def test_what_is_kept_is_bounded(monkeypatch):
             job = jobs.start("verify", "it", (str(number),), about="/")
             await until(lambda job=job: job.has_ended)
             assert job.state == DONE
-            assert len(job.said) == 500
+            assert len(job.stderr_tail) == 500
         large = jobs.start("verify", "it", ("100000",), about="/")
         assert len(jobs.all()) <= 4
         await until(lambda: large.has_ended)

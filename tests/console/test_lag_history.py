@@ -38,7 +38,7 @@ def test_it_is_bounded(monkeypatch):
         many = {f"g{(at * 7 + n) % 1000}": n + 1 for n in range(1000)}
         history.add(groups(**many, **{f"w{n}": 0 for n in range(50)}), float(at))
         assert len(history._samples) <= 10
-    assert all(len(each) <= 5 for each in history._samples.values())
+    assert all(len(sample) <= 5 for sample in history._samples.values())
     assert history.of("w49")
     assert not history.of("w1")
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from headwater.console.web.live import Places, Stream
+from headwater.console.web.live import Stream, StreamLimit
 from headwater.errors import NotReady
 
 TIMEOUT_S = 60.0
@@ -44,23 +44,23 @@ def wait_until(condition):
     ("path", "kind", "most"), [("export", "exports", 8), ("tail/events", "tails", 32)]
 )
 def test_so_many_at_once_and_given_back_when_they_leave(console, browser, topic, path, kind, most):
-    places = getattr(console.console, kind)
+    streams = getattr(console.console, kind)
     address = f"/topics/{topic}/{path}"
-    browser.get(f"/topics/{topic}.json")  # all ask at the same time, of what is known
+    browser.get(f"/topics/{topic}.json")  # all ask at the same time, of what is cached
     connections = [opened(console, address) for _ in range(most + 5)]
     try:
-        wait_until(lambda: places.taken == most)
+        wait_until(lambda: streams.open_count == most)
         answer = browser.get(address)
         assert (answer.status, f"{most} " in answer.text) == (503, True)
-        assert places.taken == most
+        assert streams.open_count == most
     finally:
-        for each in connections:
-            each.close()
-    wait_until(lambda: places.taken == 0)
+        for connection in connections:
+            connection.close()
+    wait_until(lambda: streams.open_count == 0)
 
 
-def test_one_who_was_gone_before_it_began_leaves_a_place():
-    async def gone():
+def test_a_client_that_disconnected_before_the_start_is_not_counted():
+    async def disconnected():
         return {"type": "http.disconnect"}
 
     async def source():
@@ -71,30 +71,30 @@ def test_one_who_was_gone_before_it_began_leaves_a_place():
     async def send(message):
         await asyncio.sleep(0)
 
-    places = Places(1, 1, "things")
-    places.take("")
+    streams = StreamLimit(1, 1, "things")
+    streams.acquire("")
     with pytest.raises(NotReady):
-        places.take("")
-    answer = Stream(source(), lambda: places.leave(""), media_type="text/plain", headers={})
-    asyncio.run(asyncio.wait_for(answer({"type": "http"}, gone, send), TIMEOUT_S))
-    assert places.taken == 0
+        streams.acquire("")
+    answer = Stream(source(), lambda: streams.release(""), media_type="text/plain", headers={})
+    asyncio.run(asyncio.wait_for(answer({"type": "http"}, disconnected, send), TIMEOUT_S))
+    assert streams.open_count == 0
 
 
 def test_a_user_leaves_places_to_the_others():
-    places = Places(3, 2, "things")
-    places.take("alice")
-    places.take("alice")
+    streams = StreamLimit(3, 2, "things")
+    streams.acquire("alice")
+    streams.acquire("alice")
     with pytest.raises(NotReady, match="alice has 2 things open"):
-        places.take("alice")
-    places.take("bob")
+        streams.acquire("alice")
+    streams.acquire("bob")
     with pytest.raises(NotReady, match="3 things are open"):
-        places.take("carol")
-    places.leave("alice")
-    places.take("alice")
+        streams.acquire("carol")
+    streams.release("alice")
+    streams.acquire("alice")
     for user in ("alice", "alice", "bob"):
-        places.leave(user)
-    assert places.taken == 0
-    for _ in range(3):  # where nobody signs in there are no users
-        places.take("")
+        streams.release(user)
+    assert streams.open_count == 0
+    for _ in range(3):  # without sign-in there are no users
+        streams.acquire("")
     with pytest.raises(NotReady):
-        places.take("")
+        streams.acquire("")

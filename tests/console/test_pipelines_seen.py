@@ -70,11 +70,13 @@ def capturing(directory):
     """`headwater capture run shop`, in a process of its own."""
     import subprocess
 
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("HEADWATER_")}
+    inherited = {
+        name: text for name, text in os.environ.items() if not name.startswith("HEADWATER_")
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "headwater.cli.main", "capture", "run", "shop"],
         cwd=directory,
-        env=kept,
+        env=inherited,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -90,9 +92,9 @@ def test_a_change_is_followed_from_the_database_to_the_store(project, spark):
             browser = served.browser()
             wait_until(
                 lambda: [
-                    each
-                    for each in browser.get("/captures.json").json["captures"]
-                    if each["state"] == "following"
+                    capture
+                    for capture in browser.get("/captures.json").json["captures"]
+                    if capture["state"] == "following"
                 ],
                 "following",
             )
@@ -110,17 +112,17 @@ def test_a_change_is_followed_from_the_database_to_the_store(project, spark):
             wait_until(lambda: browser.get(store).json["is_in_step"], "in step again")
             (write,) = wait_until(
                 lambda: (
-                    (told := browser.get("/pipelines/totals.json").json["writes"])
-                    and told[0].get("batch_ms")
-                    and told[0]["plan"]
-                    and told
+                    (writes := browser.get("/pipelines/totals.json").json["writes"])
+                    and writes[0].get("batch_ms")
+                    and writes[0]["plan"]
+                    and writes
                 ),
-                "a batch that is told of",
+                "a batch that is reported",
             )
             assert 0 <= write["store_ms"] <= write["batch_ms"]
             assert "Physical Plan" in write["plan"]
             joined = {
-                (each["from"], each["to"]) for each in browser.get("/flow.json").json["edges"]
+                (edge["from"], edge["to"]) for edge in browser.get("/flow.json").json["edges"]
             }
             assert joined >= {
                 ("source:shop", "topic:shop.main.orders"),
@@ -128,7 +130,7 @@ def test_a_change_is_followed_from_the_database_to_the_store(project, spark):
                 ("pipeline:totals", "store:totals/cache/totals"),
             }
             (change,) = browser.get("/captures/shop.json").json["schema_changes"]
-            assert [each["name"] for each in change["columns"]] == ["id", "quantity"]
+            assert [column["name"] for column in change["columns"]] == ["id", "quantity"]
             if IS_FULL:
                 _verify_at_a_click(browser)
     finally:
@@ -146,7 +148,7 @@ def _verify_at_a_click(browser):
         job = answer.headers["location"].rstrip("/") + ".json"
         ended = wait_until(
             lambda job=job: (
-                (told := browser.get(job).json)["state"] not in ("waiting", "running") and told
+                (found := browser.get(job).json)["state"] not in ("waiting", "running") and found
             ),
             "the end of the job",
         )

@@ -36,8 +36,8 @@ def recorded(tmp_path_factory):
         made = RecordedProject(directory, broker.bootstrap)
         made.capture()
         made.pipeline()
-        with GroupOffsets(broker.bootstrap, ClientSettings(), "billing") as kept:
-            kept.commit({(ORDERS, 0): 40})
+        with GroupOffsets(broker.bootstrap, ClientSettings(), "billing") as offsets:
+            offsets.commit({(ORDERS, 0): 40})
         yield made
         made.ended()
 
@@ -113,18 +113,18 @@ def test_on_a_phone_the_flow_is_a_list(served, new_page):
 
 
 @long
-def test_the_flow_is_renewed_without_being_drawn_anew(served, recorded, new_page):
+def test_the_flow_is_updated_in_place(served, recorded, new_page):
     page = new_page(viewport={"width": 1400, "height": 1000})
     page.goto(served.url + "/flow")
     store = page.locator("svg#flow a", has_text="cache/orders")
     expect(store).to_contain_text("40 records behind")
     # Elements that stay the same elements do not flicker, and keep the focus.
-    page.evaluate("document.querySelectorAll('svg#flow a').forEach((each) => each.kept = true)")
+    page.evaluate("document.querySelectorAll('svg#flow a').forEach((each) => each.isOld = true)")
     store.focus()
     recorded.apply(100)
     try:
         expect(store).to_contain_text("up to date")
-        assert page.evaluate("[...document.querySelectorAll('svg#flow a')].every((a) => a.kept)")
+        assert page.evaluate("[...document.querySelectorAll('svg#flow a')].every((a) => a.isOld)")
         assert page.evaluate("document.activeElement.textContent.includes('cache/orders')")
     finally:
         recorded.apply(60)

@@ -55,7 +55,7 @@ def browser(served):
 
 def nodes_of(browser):
     """States of the flow's nodes, by their ids."""
-    return {each["id"]: each["state"] for each in browser.get("/flow.json").json["nodes"]}
+    return {node["id"]: node["state"] for node in browser.get("/flow.json").json["nodes"]}
 
 
 def posted(browser, path, fields=None, *, confirmed=False):
@@ -95,7 +95,7 @@ def test_every_page_has_its_json_beside_it(browser, path):
 
 def test_the_flow_joins_source_topic_pipeline_and_store(browser):
     flow = browser.get("/flow.json").json
-    joined = {(each["from"], each["to"]) for each in flow["edges"]}
+    joined = {(edge["from"], edge["to"]) for edge in flow["edges"]}
     assert joined >= {
         ("source:shop", f"topic:{ORDERS}"),
         ("source:shop", "topic:shop.schema"),
@@ -124,9 +124,9 @@ def test_the_processes_that_up_looks_after(served, browser):
     assert browser.get("/flow.json").json["processes"] == []
 
 
-def test_a_capture_with_its_progress_and_what_mends_it(browser):
+def test_a_capture_with_its_progress_and_the_fix_of_its_error(browser):
     capture = browser.get("/captures/shop.json").json
-    tables = {each["table"]: each for each in capture["tables"]}
+    tables = {table["table"]: table for table in capture["tables"]}
     assert tables["main.orders"]["snapshot"] == {"rows": 40, "estimated_rows": 160, "done": False}
     assert tables["main.orders"]["records"] == 100
     assert tables["main.items"]["failed"]["hint"] == "give it a primary key"
@@ -175,19 +175,19 @@ def test_a_pipeline_with_its_batches_watermark_and_plan(browser):
 
 @long
 def test_a_pipeline_that_fails_before_it_says_what_it_writes(served, browser):
-    """What an earlier process told of its writes is what they are, and not how they are."""
+    """What an earlier process reported of its writes is their definition, not their state."""
     served.project.pipeline(read=100)
     status._written.clear()
     status.write(
         served.project.state_dir, "orders", {"": {"state": "failed", "error": "boom", "hint": ""}}
     )
     try:
-        told = wait_until(
+        pipeline = wait_until(
             lambda: (found := browser.get("/pipelines/orders.json").json)["error"] and found,
             "the failure",
         )
-        assert told["state"] == "failed"
-        (write,) = told["writes"]
+        assert pipeline["state"] == "failed"
+        (write,) = pipeline["writes"]
         assert (write["state"], write["health"]) == ("failed", "bad")
         assert write["rows_per_s"] == 0.0  # of a batch of long ago
         page = browser.get("/pipelines/orders/").text
@@ -211,7 +211,7 @@ def test_a_pipeline_whose_changed_file_is_not_in_use(served, browser):
         )
         assert (write["state"], write["health"]) == ("running", "warn")
         page = browser.get("/pipelines/orders/").text
-        assert "Its changed file is not in use." in page
+        assert "The changed pipeline file is not in use." in page
         assert ", behind" not in page
     finally:
         served.project.pipeline()
@@ -233,7 +233,7 @@ def test_rebuilding_and_promoting_ask_first(browser, monkeypatch):
             confirmed=True,
         ),
     )  # fmt: skip
-    assert "version 2 is whole" in browser.get(job).text
+    assert "version 2 is complete" in browser.get(job).text
     command = browser.get(job.rstrip("/") + ".json").json["command"]
     assert command == "headwater pipeline rebuild --write=cache/orders --promote orders"
     wrong = posted(browser, "/pipelines/orders/promote", {"version": "--drop"}, confirmed=True)
@@ -365,10 +365,10 @@ def test_without_a_broker_the_page_says_so_and_goes_on_when_it_is_back(tmp_path)
             assert "There are no topics yet" in browser.get("/flow").text
             address = broker.bootstrap
             broker.stop()
-            gone = wait_until(
+            answer = wait_until(
                 lambda: (found := browser.get("/flow")).status == 503 and found, "the trouble"
             )
-            assert "does not answer" in gone.text
+            assert "does not answer" in answer.text
             for path in ("/groups", "/captures", "/pipelines", "/stores"):
                 assert browser.get(path).status in (200, 503)
             from dataclasses import replace

@@ -13,7 +13,7 @@ HOLES = 30_000  # a transaction of so many was aborted
 
 
 class Counting:
-    """A partition with records in front of many holes, or behind them. Tells how many records were
+    """A partition with records in front of many holes, or behind them. Counts how many records were
     taken from it."""
 
     def __init__(self, end, has):
@@ -30,11 +30,11 @@ class Counting:
                 self.taken += 1
                 yield SimpleNamespace(
                     offset=offset, timestamp_ms=offset, key=b"k", value=b"v" * 10_000,
-                    headers=[(f"h{each}" * 200, b"x" * 3000) for each in range(3)],
+                    headers=[(f"h{number}" * 200, b"x" * 3000) for number in range(3)],
                 )  # fmt: skip
 
 
-def test_records_in_front_of_holes_are_not_all_kept():
+def test_records_in_front_of_holes_are_not_all_held():
     fetcher = Counting(HOLES + 5_000, lambda offset: offset < 5_000)
     tracemalloc.start()
     try:
@@ -42,7 +42,7 @@ def test_records_in_front_of_holes_are_not_all_kept():
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert [each.offset for each in screen.records] == [*range(4_999, 4_999 - ROWS, -1)]
+    assert [record.offset for record in screen.records] == [*range(4_999, 4_999 - ROWS, -1)]
     assert fetcher.taken >= 5_000
     assert peak_bytes < 10 << 20
 
@@ -50,7 +50,7 @@ def test_records_in_front_of_holes_are_not_all_kept():
 def test_records_behind_holes_are_read_as_far_as_they_are_shown():
     fetcher = Counting(2 * HOLES, lambda offset: offset >= HOLES)
     screen = records.following(fetcher, "t", [0], ROWS, {})
-    assert [each.offset for each in screen.records] == [*range(HOLES, HOLES + ROWS)]
+    assert [record.offset for record in screen.records] == [*range(HOLES, HOLES + ROWS)]
     assert fetcher.taken <= 2 * ROWS
 
 

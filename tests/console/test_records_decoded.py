@@ -54,7 +54,7 @@ def test_the_form_is_the_first_that_fits(data, form):
     assert shown(part(data)).form == form
 
 
-def test_a_change_event_tells_which_columns_differ():
+def test_a_change_event_shows_which_columns_differ():
     event = shown(
         part(
             envelope(
@@ -63,7 +63,9 @@ def test_a_change_event_tells_which_columns_differ():
         )
     )
     assert event.operation == "updated"
-    assert [(each.column, each.before, each.after, each.is_changed) for each in event.changes] == [
+    assert [
+        (change.column, change.before, change.after, change.is_changed) for change in event.changes
+    ] == [
         ("id", "1", "1", False),
         ("city", '"Wien"', '"Graz"', True),
         ("old", "1", None, True),
@@ -87,7 +89,7 @@ def test_a_form_that_does_not_fit_says_so_and_another_is_taken():
 
 
 @pytest.mark.parametrize("framing", [b"", b"\x00\x00\x00\x00\x07"])
-def test_avro_of_a_known_schema(tmp_path, framing):
+def test_avro_of_a_configured_schema(tmp_path, framing):
     file = tmp_path / "order.avsc"
     file.write_text(json.dumps(SCHEMA))
     data = framing + avro({"id": 7, "country": "AT"})

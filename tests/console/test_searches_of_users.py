@@ -47,7 +47,7 @@ def test_a_user_leaves_searches_to_the_others(searches):
     searches.start(carol, "t", 1, WANTED)
 
 
-def test_where_nobody_signs_in_there_is_no_share(searches):
+def test_without_sign_in_there_is_no_limit_per_user(searches):
     for _ in range(4):
         searches.start(user(""), "t", 1, WANTED)
     with pytest.raises(RequestRefused):

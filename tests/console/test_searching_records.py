@@ -99,7 +99,7 @@ def test_the_search_of_another_topic_is_not_found_here(browser, topic):
 
 
 def test_a_search_that_is_cancelled_ends(console, browser, topic):
-    """A slow one: the broker is asked by nobody else, so its thread is held where it reads."""
+    """A slow one: no other client uses the broker, so its thread is held where it reads."""
     from headwater.console.topics import search as searching
 
     held = searching.matching

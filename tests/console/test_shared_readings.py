@@ -85,7 +85,7 @@ def test_a_failure_lasts_one_second_and_one_who_leaves_takes_nothing_along(clock
     assert asyncio.run(ask()) == 2
 
 
-def test_nobody_waits_for_the_renewal_of_a_slow_answer(clock):
+def test_no_request_waits_for_the_renewal_of_a_slow_answer(clock):
     async def ask():
         shared, question = Shared(), Question(clock, takes_s=1.0)
         assert await shared.get("a", question) == 1
@@ -102,13 +102,13 @@ def test_nobody_waits_for_the_renewal_of_a_slow_answer(clock):
         while await shared.get("a", question) == 1:
             await asyncio.sleep(0)
         assert await shared.get("a", question) == 2
-        clock.now_s += 60  # nobody has looked for long: the old one is not shown any more
+        clock.now_s += 60  # no request came for long: the old one is not shown any more
         return await shared.get("a", question)
 
     assert asyncio.run(ask()) == 3
 
 
-def test_the_failure_of_a_renewal_is_told(clock):
+def test_the_failure_of_a_renewal_is_reported(clock):
     async def ask():
         shared, question = Shared(), Question(clock, takes_s=1.0)
         await shared.get("a", question)

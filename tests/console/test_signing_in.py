@@ -87,7 +87,7 @@ def test_users_see_what_the_broker_shows_them(secured_console):
     alice = signed_in(secured_console, USER, PASSWORD)
     assert alice.get("/topics.json").json["total"] == 2
     bob = signed_in(secured_console, "bob", "builder")
-    assert [each["topic"] for each in bob.get("/topics.json").json["topics"]] == ["open"]
+    assert [topic["topic"] for topic in bob.get("/topics.json").json["topics"]] == ["open"]
     assert bob.get("/topics/open/records.json").status == 200
     assert bob.get("/topics/closed/records.json").status == 404
     assert "bob" in bob.get("/topics").text
@@ -107,10 +107,10 @@ def test_what_the_broker_refuses_is_shown_as_refused(secured_console):
 
 def test_signing_out_ends_the_session_for_good(secured_console):
     browser = signed_in(secured_console, USER, PASSWORD)
-    kept = dict(browser.cookies)
+    cookies = dict(browser.cookies)
     assert browser.post("/sign-out").status == 303
     assert browser.get("/topics.json").status == 401
-    browser.cookies = kept
+    browser.cookies = cookies
     assert browser.get("/topics.json").status == 401
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_read_for_who_has_signed_out(secured_console):
     assert "bob" not in console._accesses
 
 
-def test_a_cookie_of_any_letters_is_nobodys(secured_console):
+def test_a_cookie_of_any_letters_opens_no_session(secured_console):
     browser = secured_console.browser()
     browser.cookies = {secured_console.console.cookie_name: "s\xe9.\xfc"}
     assert browser.get("/topics.json").status == 401
@@ -192,7 +192,7 @@ def test_signing_in_leads_nowhere_else(secured_console, after):
     assert answer.headers["location"] == "/"
 
 
-def test_nobody_signs_in_without_a_name(secured_console, monkeypatch):
+def test_sign_in_needs_a_name(secured_console, monkeypatch):
     """Also if the broker should believe it: jobs take the name "" for one who need not sign in."""
     monkeypatch.setattr("headwater.console.web.signing_in.try_login", lambda *_: None)
     browser = secured_console.browser()
@@ -225,7 +225,7 @@ def test_an_address_that_is_only_claimed_does_not_help_guessing(secured_console,
     statuses = guesses(secured_console.browser(), 6, lambda each: f"10.0.0.{each}")
     assert statuses == [403] * 5 + [429]
     secured_console.console.attempts = Attempts()
-    warnings = [each for each in caplog.messages if "console.trusted_proxies" in each]
+    warnings = [message for message in caplog.messages if "console.trusted_proxies" in message]
     assert len(warnings) == 1
 
 
@@ -255,7 +255,7 @@ def test_trusted_proxies_are_addresses_and_networks(tmp_path, proxies):
         load({"console.trusted_proxies": proxies}, environ={}, cwd=str(tmp_path))
 
 
-def test_failures_of_many_addresses_slow_down_and_lock_nobody_out(secured_console):
+def test_failures_of_many_addresses_slow_down_and_lock_no_user_out(secured_console):
     attempts = secured_console.console.attempts = Attempts()
     for number in range(150):
         attempts.begin(f"10.0.{number}.1", "bob")
@@ -291,7 +291,7 @@ def test_attempts_at_the_same_time_are_several():
     assert attempts.wait_s("10.0.0.1", "a") == 0
 
 
-def test_nobody_is_locked_out_by_attempts_from_elsewhere():
+def test_no_user_is_locked_out_by_attempts_from_elsewhere():
     attempts = Attempts()
     for number in range(50):
         if not attempts.wait_s("10.0.0.1", "bob"):

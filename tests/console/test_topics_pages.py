@@ -47,24 +47,26 @@ def prepare(address):
 
 
 def values(answer):
-    return [int(each["value"].split()[1]) for each in answer.json["records"]]
+    return [int(record["value"].split()[1]) for record in answer.json["records"]]
 
 
 @representative
 def test_a_topic_with_its_partitions_and_configuration(looking):
     topic = looking.get("/topics/browsed.json").json
     assert topic["records"] == COUNT
-    assert [(each["start_offset"], each["end_offset"]) for each in topic["partitions"]] == [
-        (0, 20)
-    ] * 3
-    assert all(each["leader"] is not None for each in topic["partitions"])
+    assert [
+        (partition["start_offset"], partition["end_offset"]) for partition in topic["partitions"]
+    ] == [(0, 20)] * 3
+    assert all(partition["leader"] is not None for partition in topic["partitions"])
     assert topic["size_bytes"] > 0
-    changed = {each["name"]: each["value"] for each in topic["configs"] if each["is_changed"]}
+    changed = {
+        config["name"]: config["value"] for config in topic["configs"] if config["is_changed"]
+    }
     assert changed == {"retention.ms": "-1"}
     (listed,) = [
-        each
-        for each in looking.get("/topics.json?search=browsed").json["topics"]
-        if each["topic"] == "browsed"
+        topic
+        for topic in looking.get("/topics.json?search=browsed").json["topics"]
+        if topic["topic"] == "browsed"
     ]
     assert (listed["partitions"], listed["records"]) == (3, COUNT)
 
@@ -110,7 +112,7 @@ def test_records_by_offset_and_time(looking, query, first, count):
 
 
 @pytest.mark.parametrize("query", ["at=offset&value=ten", "at=time&value=soon"])
-def test_what_is_no_place_is_told(looking, query):
+def test_what_is_no_position_is_refused(looking, query):
     answer = looking.get(f"/topics/browsed/records.json?{query}")
     assert answer.status == 400
     assert answer.json["error"].startswith("no ")
@@ -138,7 +140,7 @@ def test_an_export_has_every_record(looking):
         "key": "key 0", "value": "value 0", "headers": [["n", "0"]],
     }  # fmt: skip
     raw = looking.get("/topics/browsed/export?format=raw&partition=1").body
-    assert raw == b"".join(b"value %d\n" % each for each in range(1, COUNT, 3))
+    assert raw == b"".join(b"value %d\n" % number for number in range(1, COUNT, 3))
     since = looking.get("/topics/browsed/export?since=1700000050000").body.splitlines()
     assert len(since) == 10
 
@@ -149,10 +151,10 @@ def test_a_search_by_key(looking):
     while (search := looking.get(f"{path.rstrip('/')}.json").json)["state"] == "running":
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    assert [each["value"] for each in search["records"]] == ["value 33"]
+    assert [record["value"] for record in search["records"]] == ["value 33"]
 
 
-def told(looking, query):
+def events(looking, query):
     """The first event of a live tail."""
     connection = http.client.HTTPConnection(looking.address, timeout=TIMEOUT_S)
     connection.request("GET", f"/topics/browsed/tail/events?{query}")
@@ -165,8 +167,8 @@ def told(looking, query):
         connection.close()
 
 
-def test_a_live_tail_tells_of_what_is_written(looking):
-    news = told(looking, "after=0:18,1:20,2:20")
+def test_a_live_tail_streams_what_is_written(looking):
+    news = events(looking, "after=0:18,1:20,2:20")
     assert (news["records"], news["left_out"]) == (2, 0)
     assert "value 57" in news["html"]
     assert news["after"] == "0:20,1:20,2:20"
@@ -174,10 +176,10 @@ def test_a_live_tail_tells_of_what_is_written(looking):
 
 def test_a_live_tail_leaves_out_what_is_too_much_and_says_how_much(looking, monkeypatch):
     monkeypatch.setattr(tail, "MOST_AT_ONCE", 6)
-    news = told(looking, "after=0:0,1:0,2:0")
+    news = events(looking, "after=0:0,1:0,2:0")
     assert (news["records"], news["left_out"]) == (6, COUNT - 6)
     assert "value 59" in news["html"]
-    assert told(looking, "after=0:0,1:0,2:0&contains=value%2058")["records"] == 1
+    assert events(looking, "after=0:0,1:0,2:0&contains=value%2058")["records"] == 1
 
 
 def test_deleting_wants_the_name(browser, console_broker):
@@ -244,7 +246,7 @@ def test_ten_thousand_topics_come_in_pages(browser, faked):
     assert last[-1]["topic"] == "topic-09999"
     assert len(browser.get("/topics").body) < 60_000
     found = browser.get("/topics.json?search=0123%20topic&sort=-records").json
-    assert [each["topic"] for each in found["topics"]] == [
+    assert [topic["topic"] for topic in found["topics"]] == [
         "topic-01239", "topic-01238", "topic-01237", "topic-01236", "topic-01235", "topic-01234",
         "topic-01233", "topic-01232", "topic-01231", "topic-01230", "topic-00123",
     ]  # fmt: skip

@@ -10,10 +10,10 @@ from headwater.sinks.contract import Position, Version
 NAME = "revenue/cache/orders"
 
 
-def pipelines(read, end, *, is_running=True, error=None, **told):
+def pipelines(read, end, *, is_running=True, error=None, **reported):
     position = None if read is None else Position("q", 1, {"t": {0: read}})
     versions = [] if error else [Version(1, True, position, None)]
-    about = {"sink": "cache", "table": "orders", "state": "running", **told}
+    about = {"sink": "cache", "table": "orders", "state": "running", **reported}
     write = WriteState("cache/orders", about, versions, error, {"t": {0: end}}, 0)
     return [PipelineState("revenue", "r.py", is_running, False, None, "", {}, {}, [write])]
 
@@ -42,7 +42,7 @@ def test_behind_since_before_the_first_sample():
 def test_what_it_takes_in():
     assert history((100, 0, 50), (110, 200, 250)).read_per_s() == {NAME: 20}
     assert history((100, 0, 50)).read_per_s() == {}
-    # Over the last half minute only, and not while it is derived anew.
+    # Over the last half minute only, and not while it is rebuilt.
     assert history((0, 0, 0), (100, 0, 0), (110, 100, 100)).read_per_s() == {NAME: 10}
     assert history((100, 90, 90), (110, 10, 90)).read_per_s() == {}
 

@@ -164,7 +164,7 @@ def test_the_load_runs_through_a_crash_of_the_database(directory, postgres, brok
 
 
 def _starts(postgres):
-    """The postmaster's children need a moment to notice that it is gone."""
+    """The postmaster's children need a moment to notice that it has ended."""
     try:
         postgres.start(lambda: False)
     except NotReady:

@@ -117,11 +117,11 @@ def test_it_is_verified_only_if_every_store_was_and_is_equal(store):
 def test_the_summary_in_numbers(store):
     store.latencies_ms.extend([100.0, 300.0])
     store.rows = 7
-    told = Summary(30.04, 15.0, 5, {"rolled back": 2}, [store]).as_json()
-    assert told["ready_s"] == 30.0
-    assert told["rolled_back"] == 2
-    assert (told["p50_ms"], told["p99_ms"]) == (100.0, 300.0)
-    assert told["stores"][0] == {
+    summary = Summary(30.04, 15.0, 5, {"rolled back": 2}, [store]).as_json()
+    assert summary["ready_s"] == 30.0
+    assert summary["rolled_back"] == 2
+    assert (summary["p50_ms"], summary["p99_ms"]) == (100.0, 300.0)
+    assert summary["stores"][0] == {
         "store": "orders/cache/orders", "kind": "sqlite", "rows": 7, "lag": None, "p50_ms": 100.0,
         "p99_ms": 300.0, "is_equal": None, "different": None,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What happens in the demo's shop: the same for the same seed, and nothing that grows for ever."""
+"""The model of the demo's shop: the same for the same seed, and bounded in size."""
 
 from collections import Counter
 
@@ -21,8 +21,8 @@ def test_a_shop_that_goes_on_does_something_else():
     begun = Shop()
     begun.beginning()
     assert begun.next_order == FIRST_ORDERS + 1
-    assert [each.kind for each, _ in happenings(Shop(next_order=201), 50)] != [
-        each.kind for each, _ in happenings(Shop(next_order=202), 50)
+    assert [happening.kind for happening, _ in happenings(Shop(next_order=201), 50)] != [
+        happening.kind for happening, _ in happenings(Shop(next_order=202), 50)
     ]
 
 
@@ -37,12 +37,16 @@ def test_every_kind_of_transaction_happens():
     assert kinds["order placed"] > 400
 
 
-def test_only_refused_payments_are_rolled_back_and_nobody_speaks_of_them_again():
+def test_only_refused_payments_are_rolled_back_and_never_used_again():
     shop = Shop()
     refused = set()
     for _ in range(5_000):
         transaction = shop.transaction()
-        ids = {each.values[-1] for each in transaction.statements if "SET status" in each.sql}
+        ids = {
+            statement.values[-1]
+            for statement in transaction.statements
+            if "SET status" in statement.sql
+        }
         assert not ids & refused
         assert transaction.is_rolled_back == (transaction.kind == "payment refused")
         if transaction.is_rolled_back:
@@ -55,7 +59,7 @@ def test_an_order_costs_what_its_items_cost():
     for _ in range(1_000):
         statements = shop.transaction().statements
         if statements[0].sql.startswith("INSERT INTO orders"):
-            order, *items = (each.values for each in statements)
+            order, *items = (statement.values for statement in statements)
             assert order[2] == sum(quantity * price for *_, quantity, price in items)
             assert {item[0] for item in items} == {order[0]}
             assert 1 <= order[1] <= shop.customers

@@ -11,7 +11,6 @@ import pytest
 from capture_harness import Running, read, running
 from postgres_server import Database
 from project import Project, wait_for
-from tiers import long
 
 from headwater.inspect.pipelines import verify_captured_topic
 from headwater.pipelines.verification.stores import verify

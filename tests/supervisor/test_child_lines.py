@@ -18,7 +18,7 @@ def test_lines_are_whole_however_they_arrive(size):
     for start in range(0, len(data), size):
         lines += splitter.lines(data[start : start + size])
     lines += splitter.last()
-    assert [each.text for each in lines] == ["first", "zweite: ü€", "", "last"]
+    assert [line.text for line in lines] == ["first", "zweite: ü€", "", "last"]
     assert list(splitter.last()) == []
 
 
@@ -29,8 +29,8 @@ def test_a_line_without_end_is_held_in_pieces():
         pieces += splitter.lines(b"x" * 5000)
         assert len(splitter._rest) <= MAX_LINE_BYTES
     pieces += splitter.last()
-    assert "".join(each.text for each in pieces) == "x" * 500_000
-    assert all(len(each.text) <= MAX_LINE_BYTES for each in pieces)
+    assert "".join(piece.text for piece in pieces) == "x" * 500_000
+    assert all(len(piece.text) <= MAX_LINE_BYTES for piece in pieces)
 
 
 def line_of(value):
@@ -69,7 +69,7 @@ def read_all(fd):
     return data
 
 
-def test_a_slow_reader_stops_nobody_and_is_told_what_was_left_out():
+def test_a_slow_reader_stops_no_child_and_sees_how_much_was_left_out():
     reader, writer = os.pipe()
     merged = Merged(writer, is_terminal=False, on_gone=pytest.fail)
     count = 4 * MAX_WAITING_BYTES // 1000
@@ -83,14 +83,14 @@ def test_a_slow_reader_stops_nobody_and_is_told_what_was_left_out():
     os.close(writer)
     thread.join()
     lines = found[0].decode().splitlines()
-    left_out = sum(int(each.split()[1]) for each in lines if each.startswith("…"))
-    whole = [int(each.split()[0]) for each in lines if not each.startswith("…")]
+    left_out = sum(int(line.split()[1]) for line in lines if line.startswith("…"))
+    whole = [int(line.split()[0]) for line in lines if not line.startswith("…")]
     assert whole == sorted(whole)
     assert left_out > 0
     assert len(whole) + left_out == count
 
 
-def test_a_reader_that_has_gone_is_noticed_once():
+def test_a_reader_that_has_closed_is_noticed_once():
     reader, writer = os.pipe()
     os.close(reader)
     gone = threading.Event()

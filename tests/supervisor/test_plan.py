@@ -29,7 +29,7 @@ def children(tmp_path, text, **environ):
 
 
 def test_every_kind_has_its_children(tmp_path):
-    found = {each.name: each for each in children(tmp_path, WHOLE)}
+    found = {child.name: child for child in children(tmp_path, WHOLE)}
     named = ("--config", str(tmp_path / "headwater.toml"))
     assert {name: each.arguments for name, each in found.items()} == {
         "broker": ("broker", "--json", "--log-format", "json", *named),
@@ -53,12 +53,12 @@ def test_no_broker_where_there_is_one_and_no_console_where_it_is_off(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("listen", "told"), [("127.0.0.1:0", "127.0.0.1:55"), ("127.0.0.1:9092", None)]
+    ("listen", "expected"), [("127.0.0.1:0", "127.0.0.1:55"), ("127.0.0.1:9092", None)]
 )
-def test_a_port_that_nobody_could_know_is_told(tmp_path, monkeypatch, listen, told):
+def test_a_free_port_is_passed_to_the_children(tmp_path, monkeypatch, listen, expected):
     monkeypatch.delenv("HEADWATER_BROKER__BOOTSTRAP", raising=False)
     (tmp_path / "headwater.toml").write_text(f'[broker]\nlisten = "{listen}"\n')
     loaded = config.load(environ={}, cwd=str(tmp_path))
     environment = environment_of(loaded, "127.0.0.1:55")
-    assert environment.get("HEADWATER_BROKER__BOOTSTRAP") == told
+    assert environment.get("HEADWATER_BROKER__BOOTSTRAP") == expected
     assert data_dir_of(loaded) == tmp_path / ".headwater"

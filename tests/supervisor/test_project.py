@@ -104,7 +104,7 @@ def test_the_project_runs_as_it_is_and_nothing_of_spark_outlives_it(tmp_path):
 
         wait_until(lambda: status()["ready"], "status that says so")
         state = status()
-        assert [each["state"] for each in state["up"]["children"]] == ["ready"] * 3
+        assert [child["state"] for child in state["up"]["children"]] == ["ready"] * 3
         assert state["captures"][0]["state"] == "following"
         assert state["pipelines"][0]["writes"][0]["lag"] == 0
         shown = headwater("status", cwd=project.directory, **settings).stdout
@@ -127,7 +127,7 @@ def test_the_project_runs_as_it_is_and_nothing_of_spark_outlives_it(tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("store", ["kept", "lost"])
 def test_pipelines_go_on_from_a_backup(tmp_path, store):
-    """The data directory is lost. The source has gone on, and the store, if it is there, too."""
+    """The data directory is lost. The source has continued, and the store, if it is there, too."""
     headwater("init", "shop", cwd=tmp_path)
     project = InitProject(tmp_path / "shop")
     settings = {"HEADWATER_BROKER__LISTEN": "127.0.0.1:0", "HEADWATER_CONSOLE__LISTEN": "off"}

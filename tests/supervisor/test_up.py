@@ -41,17 +41,17 @@ def test_starts_what_is_asked_for_and_stops_it_in_order(tmp_path):
     project = Project(tmp_path).with_capture()
     with running(project) as up:
         up.wait_ready()
-        known = status_file.read(project.data_dir)
-        assert known.pid == up.process.pid
-        assert [(each.name, each.state) for each in known.children] == [
+        status = status_file.read(project.data_dir)
+        assert status.pid == up.process.pid
+        assert [(child.name, child.state) for child in status.children] == [
             ("broker", "ready"),
             ("capture shop", "ready"),
         ]
-        assert known.children[0].address == project.address
+        assert status.children[0].address == project.address
         assert up.stop() == 0
-        ready = [each["name"] for each in up.events if each.get("state") == "ready"]
+        ready = [event["name"] for event in up.events if event.get("state") == "ready"]
         assert ready == ["broker", "capture shop"]
-        stopped = [each["name"] for each in up.events if each.get("state") == "stopped"]
+        stopped = [event["name"] for event in up.events if event.get("state") == "stopped"]
         assert stopped == ["capture shop", "broker"]
     assert project.is_clean()
     assert status_file.read(project.data_dir) is None
@@ -78,7 +78,7 @@ def test_a_lock_that_an_earlier_version_left_open_to_others_is_closed_to_them(tm
     taken.release()
 
 
-def test_a_second_one_is_refused_and_told_by_whom(tmp_path):
+def test_a_second_one_is_refused_with_the_first_ones_pid(tmp_path):
     project = Project(tmp_path)
     with running(project) as up:
         up.wait_ready()
@@ -95,7 +95,7 @@ def test_a_second_one_is_refused_and_told_by_whom(tmp_path):
 
 
 @long
-def test_a_child_that_is_killed_is_started_again_and_the_reason_told(tmp_path):
+def test_a_child_that_is_killed_is_started_again_and_the_reason_reported(tmp_path):
     project = Project(tmp_path).with_capture()
     with running(project) as up:
         up.wait_ready()
@@ -112,7 +112,7 @@ def test_a_child_that_is_killed_is_started_again_and_the_reason_told(tmp_path):
 
 
 @long
-def test_a_free_port_is_kept_and_told_to_all(tmp_path):
+def test_a_free_port_is_reused_and_passed_to_all(tmp_path):
     project = Project(tmp_path).with_capture()
     project.file.write_text(project.file.read_text().replace(project.address, "127.0.0.1:0"))
     with running(project) as up:
@@ -124,7 +124,7 @@ def test_a_free_port_is_kept_and_told_to_all(tmp_path):
         assert up.stop() == 0
 
 
-def test_a_mistake_is_told_once_and_tried_again_when_it_is_mended(tmp_path):
+def test_a_mistake_is_reported_once_and_retried_when_it_is_fixed(tmp_path):
     wrong = 'metrics_listen = "192.0.2.1:1"\nallow_insecure_network = true'
     project = Project(tmp_path).with_capture(wrong)
     with running(project) as up:
@@ -148,7 +148,7 @@ def test_a_broker_that_does_not_know_us_is_ready(tmp_path):
         assert up.stop() == 0
 
 
-def test_status_tells_of_a_broker_that_does_not_start(tmp_path):
+def test_status_shows_a_broker_that_does_not_start(tmp_path):
     project = Project(tmp_path).with_capture().with_pipeline("orders", "")
     project.file.write_text(
         '[broker]\ntls_cert = "none.pem"\ntls_key = "none.key"\n'
@@ -167,7 +167,7 @@ def test_status_tells_of_a_broker_that_does_not_start(tmp_path):
             [*status, "--json"], capture_output=True, cwd=tmp_path, env=environment(), check=False
         )
         children = json.loads(told_json.stdout)["up"]["children"]
-        assert [each["state"] for each in children] == ["failed", "waiting", "waiting"]
+        assert [child["state"] for child in children] == ["failed", "waiting", "waiting"]
         assert up.stop() == 0
     assert up.states_of("capture shop") == ["stopped"]
     assert up.states_of("pipelines") == ["stopped"]  # never started, not even for a moment
@@ -208,7 +208,7 @@ def test_nothing_outlives_it_when_it_is_killed(tmp_path):
 
 
 def test_nothing_outlives_it_when_its_guard_is_killed_with_it(tmp_path):
-    """Whoever comes next on that directory ends what is left."""
+    """The next one on that directory ends what is left."""
     project = Project(tmp_path).with_pipeline("stuck", STARTS_A_PROCESS_AND_HANGS)
     with running(project) as up:
         sleeper = int(up.wait_for(event="log", child="pipelines")["message"].split()[1])
@@ -257,9 +257,9 @@ def test_what_does_not_end_is_killed_after_its_time(tmp_path):
     with running(project, HURRIED_UP) as up:
         up.wait_for(event="log", message="deaf")
         assert up.stop() == 0
-        said = [each["message"] for each in up.events if each["event"] == "note"]
+        said = [event["message"] for event in up.events if event["event"] == "note"]
         assert said == ["pipelines was killed: it did not end in time"]
-        stopped = [each["name"] for each in up.events if each.get("state") == "stopped"]
+        stopped = [event["name"] for event in up.events if event.get("state") == "stopped"]
         assert stopped == ["capture shop", "pipelines", "broker"]
     assert project.is_clean()
 
@@ -272,7 +272,9 @@ def test_the_second_signal_kills_at_once(tmp_path):
         up.wait_for(event="child", name="pipelines", state="stopping")
         up.send(signal.SIGINT)
         assert up.end() == 0
-        assert not [each for each in up.events if each["event"] == "note"], "its time was not over"
+        assert not [event for event in up.events if event["event"] == "note"], (
+            "its time was not over"
+        )
     assert project.is_clean()
 
 
@@ -287,7 +289,7 @@ def test_a_signal_while_it_starts_stops_it(tmp_path):
 
 
 @long
-def test_it_ends_in_order_when_nobody_reads_its_output(tmp_path):
+def test_it_ends_in_order_when_its_output_is_not_read(tmp_path):
     project = Project(tmp_path).with_capture()
     reader, writer = os.pipe()
     process = subprocess.Popen(UP, stdout=writer, cwd=tmp_path, env=environment())
@@ -323,7 +325,7 @@ def test_text_for_people_has_the_name_before_every_line_and_says_what_to_try(tmp
         lines = []
         for line in process.stdout:
             lines.append(line.rstrip("\n"))
-            if "Ctrl-C stops all of it" in line:
+            if "Ctrl-C stops everything" in line:
                 break
         process.terminate()
         rest, _ = process.communicate(timeout=60)
@@ -340,7 +342,7 @@ def test_text_for_people_has_the_name_before_every_line_and_says_what_to_try(tmp
 
 
 @pytest.mark.parametrize("missing", ["never started", "killed"])
-def test_nothing_is_told_of_one_that_does_not_run(tmp_path, missing):
+def test_no_status_is_reported_of_one_that_does_not_run(tmp_path, missing):
     status_file.write(tmp_path, status_file.SupervisorStatus(1, 0.0, False, []))
     if missing == "killed":
         lock.Lock.take(tmp_path, wait_s=0).release()

@@ -36,5 +36,5 @@ def test_what_it_says_to_try_names_a_file_that_is_elsewhere(tmp_path, monkeypatc
     written = []
     output = SimpleNamespace(status=lambda text: None, write=written.append)
     TextView(output, loaded, ["pipelines"]).all_ready([])
-    lines = [each.strip() for each in written[-1].splitlines()]
+    lines = [line.strip() for line in written[-1].splitlines()]
     assert f"headwater verify orders{given.format(path=path)}" in lines

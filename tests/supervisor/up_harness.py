@@ -20,8 +20,10 @@ TIMEOUT_S = 240.0
 
 
 def environment(**more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
-    return kept | more
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")
+    }
+    return inherited | more
 
 
 class Project:
@@ -138,11 +140,15 @@ class Up:
         return self.end()
 
     def pid_of(self, name: str) -> int | None:
-        told = [each for each in self.events if each["event"] == "child" and each["name"] == name]
-        return told[-1]["pid"] if told else None
+        events = [
+            event for event in self.events if event["event"] == "child" and event["name"] == name
+        ]
+        return events[-1]["pid"] if events else None
 
     def states_of(self, name: str) -> list[str]:
-        found = [each for each in self.events if each["event"] == "child" and each["name"] == name]
+        found = [
+            event for event in self.events if event["event"] == "child" and event["name"] == name
+        ]
         return [each["state"] for each in found]
 
     def close(self) -> None:

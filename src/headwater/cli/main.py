@@ -18,7 +18,7 @@ from headwater.terminal.output import note, say, styled
 
 # name: (its module in cli/commands, what it is for)
 COMMANDS: Final = {
-    "demo": ("demo", "a shop and everything derived from it, to watch and to try"),
+    "demo": ("demo", "run a demo shop with everything derived from it"),
     "init": ("init", "write a small project that runs as it is"),
     "up": ("up", "run everything that headwater.toml asks for"),
     "down": ("down", "stop what `headwater up` runs"),
@@ -29,12 +29,12 @@ COMMANDS: Final = {
     "produce": ("produce", "write records from stdin to a topic"),
     "consume": ("consume", "read records from topics to stdout"),
     "user": ("user", "users: create, change the password, list, delete"),
-    "acl": ("acl", "who may do what: add, list, remove"),
+    "acl": ("acl", "access control lists (ACLs): add, list, remove"),
     "group": ("group", "consumer groups: list, describe (lag), seek, delete"),
     "queue": ("queue", "queues (share groups): list, describe, alter, redrive dead letters"),
     "capture": (
         "capture",
-        "databases whose changes are followed: list, status, run, snapshot, reset",
+        "change data capture of databases: list, status, run, snapshot, reset",
     ),
     "pipeline": (
         "pipeline",
@@ -42,13 +42,13 @@ COMMANDS: Final = {
     ),
     "verify": ("verify", "prove that a derived store equals what the log says"),
     "wait": ("wait", "wait until a derived store has what was written"),
-    "why": ("why", "the records of the log behind a derived row"),
-    "console": ("console", "run the console: web pages about everything"),
-    "status": ("status", "the state of all of it on one screen"),
+    "why": ("why", "show the lineage of a derived row: its records in the log"),
+    "console": ("console", "run the web console"),
+    "status": ("status", "show the state of everything on one screen"),
     "backup": ("backup", "copy the log and the state of pipelines while everything runs"),
-    "restore": ("restore", "make a data directory of a backup"),
-    "doctor": ("doctor", "what is wrong with this machine or configuration"),
-    "completion": ("completion", "completion of commands and options, as a script for a shell"),
+    "restore": ("restore", "restore a data directory from a backup"),
+    "doctor": ("doctor", "check this machine and the configuration"),
+    "completion": ("completion", "print a completion script for a shell"),
 }
 _HELP: Final = ("-h", "--help", "help")
 _VERSION: Final = ("-V", "--version")
@@ -75,7 +75,7 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): that is its right, and no error.
+        # The reader of our output has closed the pipe (`| head`), which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)
@@ -83,7 +83,7 @@ def main() -> NoReturn:
 
 def _open_standard_streams() -> None:
     """The parent may have closed them (`>&-`): then they lead nowhere, and no file that we
-    open takes their place.
+    open replaces them.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -141,7 +141,7 @@ def _dispatch(argv: list[str]) -> int:
         more, rest = _split_global_options(rest)
         given += more
         if not rest or rest[0] in _HELP:
-            lines = [f"  {each:10} {command.summary}" for each, command in commands.items()]
+            lines = [f"  {name:10} {command.summary}" for name, command in commands.items()]
             say(f"usage: {prog} COMMAND …\n\n{summary}\n\n" + "\n".join(lines))
             say(f"\n`{prog} COMMAND --help` shows more")
             return 0 if rest else 2
@@ -175,7 +175,7 @@ def _overview() -> str:
         "usage: headwater COMMAND …\n\n"
         "Keeps every derived store in step with its source, through one durable log.\n\n"
         + "\n".join(lines)
-        + "\n\n`headwater COMMAND --help` shows more; `headwater demo` is the place to start"
+        + "\n\n`headwater COMMAND --help` shows more; `headwater demo` is a good start"
     )
 
 

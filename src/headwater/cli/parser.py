@@ -152,7 +152,9 @@ class Command:
     def parser(self, prog: str) -> Parser:
         parser = Parser(prog, self.summary, self.examples)
         self.configure(parser)
-        arguments = [each.names for each in parser.described() if not each.names.startswith("-")]
+        arguments = [
+            argument.names for argument in parser.described() if not argument.names.startswith("-")
+        ]
         parser.usage = " ".join((prog, *arguments, "[OPTIONS]"))
         return parser
 

@@ -1,4 +1,4 @@
-"""`headwater queue redrive`: dead letters go back to the topic that they came from, exactly once.
+"""`headwater queue redrive`: moves dead letters back to their topic, exactly once.
 
     <topic>.dlq ──▶ one transaction: the records into <topic>, and how far that is ──▶ next
 
@@ -30,14 +30,14 @@ from headwater.inspect.share_groups import (
 )
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import count, note, plural, print_json, say, table
-from headwater.terminal.progress import Progress, shows_progress
+from headwater.terminal.progress import ProgressBar, shows_progress
 
 HEADER_PREFIX: Final = "headwater.dlq."
 COUNT_HEADER: Final = "headwater.redrive.count"
 _BATCH: Final = 1_000  # letters in a transaction …
 _BATCH_BYTES: Final = 16 << 20  # … and their bytes, about
 _POLL_S: Final = 0.5
-_SILENCE_POLLS: Final = 60  # then the broker is taken for gone
+_SILENCE_POLLS: Final = 60  # then the broker counts as unreachable
 _TRANSACTION_TIMEOUT_S: Final = 30.0
 
 
@@ -48,7 +48,6 @@ class Plan:
     begins: dict[Partition, int]
     ends: dict[Partition, int]  # behind the last letter that is wanted
     causes: Counter[str] = field(default_factory=Counter)
-    kept: int = 0
     unreadable: int = 0
 
     @property
@@ -65,7 +64,7 @@ def _configure(parser: Parser) -> None:
         "--max",
         type=whole_number(1, 10**12),
         metavar="N",
-        help="so many letters at most, the oldest of each partition first",
+        help="at most N letters, the oldest of each partition first",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
     client_options(parser)
@@ -89,10 +88,10 @@ def _run(args: argparse.Namespace) -> int:
         done = 0 if args.dry_run or not plan.wanted else redrive.run(plan)
     finally:
         redrive.close()
-    return _tell(args, topic, plan, done, is_interrupted=bool(interrupted))
+    return _report(args, topic, plan, done, is_interrupted=bool(interrupted))
 
 
-def _tell(
+def _report(
     args: argparse.Namespace, topic: str, plan: Plan, done: int, *, is_interrupted: bool
 ) -> int:
     if args.json:
@@ -112,15 +111,13 @@ def _tell(
             say(table(("cause", ">letters"), rows))
         if plan.unreadable:
             letters = plural(plan.unreadable, "letter")
-            note(
-                f"{letters} stayed: damaged where they came from, so there is nothing to give back"
-            )
+            note(f"{letters} were not moved: the original record is damaged")
         if args.dry_run:
             note("nothing was moved (--dry-run)")
         else:
             say(f"redrove {plural(done, 'record')} to {topic}")
     if is_interrupted:
-        note("interrupted; run it again to go on")
+        note("interrupted; run it again to continue")
         return 130
     return 0
 
@@ -179,8 +176,6 @@ class _Redrive:
             elif self._wants(about) and (self._max is None or plan.wanted < self._max):
                 plan.causes[_text(about, "cause")] += 1
                 plan.ends[Partition(self._dlq, letter.partition())] = letter.offset() + 1
-            else:
-                plan.kept += 1
         return plan
 
     def run(self, plan: Plan) -> int:
@@ -200,12 +195,14 @@ class _Redrive:
             # Another redrive may have come further since the plan was made; its last transaction
             # has ended now, one way or the other.
             begins = dict(plan.begins)
-            for each, at in redriven_until(self._cluster, {self._topic: list(begins)}).items():
-                begins[each] = max(begins[each], at)
-            left = {each: end for each, end in plan.ends.items() if end > begins[each]}
-            progress = Progress(doing, total=plan.wanted, quiet=self._quiet)
+            for partition, at in redriven_until(self._cluster, {self._topic: list(begins)}).items():
+                begins[partition] = max(begins[partition], at)
+            left = {
+                partition: end for partition, end in plan.ends.items() if end > begins[partition]
+            }
+            progress = ProgressBar(doing, total=plan.wanted, quiet=self._quiet)
             try:
-                letters = self._letters({each: begins[each] for each in left}, left)
+                letters = self._letters({partition: begins[partition] for partition in left}, left)
                 batch: list[Any] = []
                 batch_bytes = 0
                 for letter in letters:
@@ -292,7 +289,9 @@ class _Redrive:
 
     def _letters(self, begins: dict[Partition, int], ends: dict[Partition, int]) -> Iterator[Any]:
         """The letters from `begins` up to in front of `ends`, partition by partition in order."""
-        open_ends = {each.number: end for each, end in ends.items() if begins[each] < end}
+        open_ends = {
+            partition.number: end for partition, end in ends.items() if begins[partition] < end
+        }
         if not open_ends:
             return
         self._consumer.assign(

@@ -1,6 +1,4 @@
-"""The part of `headwater status` that is not the broker: the processes of `headwater up`, captures,
-pipelines and the stores they keep in step.
-"""
+"""The sections of `headwater status` about processes, captures, pipelines and stores."""
 
 import dataclasses
 import time
@@ -34,7 +32,7 @@ def supervisor_state(supervisor: status_file.SupervisorStatus | None) -> dict[st
 
 
 def captures_state(config: Config) -> list[dict[str, Any]]:
-    """Those of the configuration. One that cannot be asked about has an error."""
+    """Those of the configuration. One whose state cannot be read has an error."""
     if not config.captures:
         return []
     from headwater.capture import positions
@@ -49,9 +47,10 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
             for name in config.captures
         ]
     stored = {name: positions.decode(name, records) for name in config.captures}
-    known = with_lags_now(capture_states(config.captures, stored))
+    captures = with_lags_now(capture_states(config.captures, stored))
     return [
-        {"ready": each.is_well, "warning": warning_of(each), **each.as_json()} for each in known
+        {"ready": capture.is_well, "warning": warning_of(capture), **capture.as_json()}
+        for capture in captures
     ]
 
 
@@ -61,29 +60,29 @@ def pipelines_state(config: Config) -> list[dict[str, Any]]:
     from headwater.inspect.pipelines import pipeline_states
 
     try:
-        known = pipeline_states(config, list(config.pipelines))
+        pipelines = pipeline_states(config, list(config.pipelines))
     except HeadwaterError as error:
         return [
             {"pipeline": name, "ready": False, "state": "unknown", "error": str(error)}
             for name in config.pipelines
         ]
-    return [{"ready": each.is_well, **each.as_json()} for each in known]
+    return [{"ready": pipeline.is_well, **pipeline.as_json()} for pipeline in pipelines]
 
 
 def show_supervisor(state: dict[str, Any] | None) -> None:
     if state is None:
         return
-    ready = sum(each["state"] == status_file.READY for each in state["children"])
+    ready = sum(child["state"] == status_file.READY for child in state["children"])
     summary = f"{ready} of {len(state['children'])} ready" + (", stopping" * state["stopping"])
     word = styled(summary, "bold green" if state["ready"] else "bold yellow")
     uptime = duration(time.time() - state["started_at"])
     say(f"up      process {state['pid']} for {uptime}  {word}\n")
     headers = ("child", "state", ">pid", "uptime", ">restarts", "reason")
-    say(_coloured(table(headers, [_child_cells(each) for each in state["children"]])) + "\n")
-    for each in state["children"]:
-        if each["state"] != status_file.READY and each["hint"]:
-            say(f"{styled('error:', 'bold red')} {each['name']}: {each['reason']}")
-            say(f"{styled('hint:', 'bold cyan')} {each['hint']}\n")
+    say(_coloured(table(headers, [_child_cells(child) for child in state["children"]])) + "\n")
+    for child in state["children"]:
+        if child["state"] != status_file.READY and child["hint"]:
+            say(f"{styled('error:', 'bold red')} {child['name']}: {child['reason']}")
+            say(f"{styled('hint:', 'bold cyan')} {child['hint']}\n")
 
 
 def _child_cells(child: dict[str, Any]) -> tuple[Any, ...]:
@@ -99,7 +98,7 @@ def show_captures(captures: list[dict[str, Any]]) -> None:
     if not captures:
         return
     headers = ("capture", "state", "lag", "tables", "source")
-    say("\n" + _coloured(table(headers, [_capture_cells(each) for each in captures])))
+    say("\n" + _coloured(table(headers, [_capture_cells(capture) for capture in captures])))
     _show_errors("capture", captures)
     for capture in captures:
         if capture.get("warning"):
@@ -111,8 +110,8 @@ def _capture_cells(capture: dict[str, Any]) -> tuple[str, ...]:
     if capture.get("lag_seconds") is not None:
         lag = "none" if capture["lag_bytes"] == 0 else duration(capture["lag_seconds"])
     tables = capture.get("tables", [])
-    copying = sum(bool(each["snapshot"]) and not each["snapshot"]["done"] for each in tables)
-    failed = sum(each["failed"] is not None for each in tables)
+    copying = sum(bool(table["snapshot"]) and not table["snapshot"]["done"] for table in tables)
+    failed = sum(table["failed"] is not None for table in tables)
     shown = plural(len(tables), "table")
     shown += f", {count(copying)} copying" if copying else ""
     shown += f", {count(failed)} failed" if failed else ""
@@ -127,26 +126,26 @@ def show_pipelines(pipelines: list[dict[str, Any]]) -> None:
         rows += [
             (
                 pipeline["pipeline"],
-                each["state"] if pipeline["state"] == "running" else pipeline["state"],
-                each["write"],
-                _shown_rate(each),
-                _shown_step(each),
+                write["state"] if pipeline["state"] == "running" else pipeline["state"],
+                write["write"],
+                _shown_rate(write),
+                _shown_step(write),
             )
-            for each in pipeline.get("writes", [])
+            for write in pipeline.get("writes", [])
         ] or [(pipeline["pipeline"], pipeline["state"], "-", "-", "-")]
     headers = ("pipeline", "state", "store", ">rate", "in step")
     say("\n" + _coloured(table(headers, rows)))
     _show_errors("pipeline", pipelines)
     for pipeline in pipelines:
-        for each in pipeline.get("writes", []):
-            if each.get("error") and pipeline["state"] in ("failed", "running"):
-                say(f"{styled('error:', 'bold red')} {each['write']}: {each['error']}")
+        for write in pipeline.get("writes", []):
+            if write.get("error") and pipeline["state"] in ("failed", "running"):
+                say(f"{styled('error:', 'bold red')} {write['write']}: {write['error']}")
 
 
-def _show_errors(kind: str, known: list[dict[str, Any]]) -> None:
-    for each in known:
-        if each.get("error"):
-            say(f"{styled('error:', 'bold red')} {each[kind]}: {each['error']}")
+def _show_errors(kind: str, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if row.get("error"):
+            say(f"{styled('error:', 'bold red')} {row[kind]}: {row['error']}")
 
 
 def _shown_rate(write: dict[str, Any]) -> str:

@@ -1,5 +1,7 @@
-"""What `headwater up` shows: the lines of all children, what becomes of each, and at the end of the
-start the addresses and what to try next. As text, or as one JSON object per event.
+"""The output of `headwater up`, as text or as one JSON object per event.
+
+The lines of all children, the changes of their states, and, when all are ready, their addresses and
+what to try next.
 """
 
 import shlex
@@ -73,15 +75,15 @@ class TextView:
             self._put(name, styled(f"ended again: {first}; {then}", "red"))
             return
         self._put(name, styled(f"ended: {first}", "red"))
-        for each in more:
-            self._put(name, styled(f"  {each}", "red"))
+        for line in more:
+            self._put(name, styled(f"  {line}", "red"))
         if child.status.hint:
             self._put(name, f"{styled('hint:', 'bold cyan')} {child.status.hint}")
         self._put(name, then)
 
     def tick(self, children: list[Child]) -> None:
         starting = [child for child in children if child.status.state != status_file.READY]
-        parts = ", ".join(f"{each.plan.name} ({_doing(each)})" for each in starting)
+        parts = ", ".join(f"{child.plan.name} ({_doing(child)})" for child in starting)
         took_s = time.monotonic() - self._began_s
         line = f"{took_s:.0f} s, not ready yet: {parts}"
         columns = shutil.get_terminal_size().columns  # a line that wraps cannot be taken back
@@ -100,7 +102,7 @@ class TextView:
         self._output.status("")
         self._put(
             _OWN_NAME,
-            "killing all of it" if at_once else "stopping in order; once more kills at once",
+            "killing everything" if at_once else "stopping in order; a second Ctrl-C kills at once",
         )
 
     def said(self, text: str) -> None:
@@ -171,7 +173,7 @@ def _next_steps(config: Config, children: list[Child]) -> list[str]:
     if addresses.get(CONSOLE):
         lines.append(f"  console    {styled(f'http://{addresses[CONSOLE]}', 'bold')}")
     lines += ["", "try, in another terminal:"]
-    lines += [f"  {each}" for each in path_to_type()]
+    lines += [f"  {line}" for line in path_to_type()]
     # Another terminal has the same file and environment; it does not know a port that was free.
     given = f" -b {broker}" if broker != config.bootstrap() else ""
     if config.path and config.path != read().path:  # named on the command line
@@ -183,4 +185,4 @@ def _next_steps(config: Config, children: list[Child]) -> list[str]:
         lines.append(f"  headwater verify {name}{given}")
     if not config.captures:
         lines.append(f"  echo hello | headwater produce greetings{given}")
-    return [*lines, "", "Ctrl-C stops all of it"]
+    return [*lines, "", "Ctrl-C stops everything"]

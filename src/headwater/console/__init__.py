@@ -1,12 +1,12 @@
-"""The web pages: what flows where, topics and their records, groups, captures, pipelines, stores.
+"""The web console: flow, topics and records, groups, queues, captures, pipelines and stores.
 
-    server      one process: binds the address, runs the app until it is told to stop
+    server      one process: binds the address, runs the app until it is asked to stop
     app         the routes, and what a failed request looks like
     ├── security    Host, content policy, cross-site requests, sessions and sign-in
     ├── rendering   a page, or the same data as JSON
     ├── live        server-sent events
     └── access      a user's way to the broker
-        └── readings    what the broker tells, read once for all who look
+        └── cache       answers of the broker, read once for all requests
     pages/      one module per page: routes and the data behind them
     templates/, static/    what they look like
 

@@ -1,4 +1,4 @@
-"""The console's process: binds its address and serves until it is told to stop."""
+"""The console's process: binds its address and serves until it is asked to stop."""
 
 import contextlib
 import signal
@@ -41,8 +41,8 @@ class _Server(WebServer):
 
 
 def run(config: Config, ready: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM; `ready` is told the address when it can be asked. Raises
-    ConfigError and HeadwaterError for what keeps it from that.
+    """Serves until SIGINT or SIGTERM; `ready` gets the address once it accepts connections.
+    Raises ConfigError and HeadwaterError if it cannot serve.
     """
     settings = config.console
     if not settings.is_on:
@@ -80,7 +80,7 @@ def http_config(app: Starlette, settings: ConsoleSettings) -> uvicorn.Config:
         timeout_graceful_shutdown=_STOPPING_LIMIT_S,
         timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=64 << 10,
-        # uvicorn's default believes whoever comes from loopback.
+        # uvicorn's default trusts these headers from any client on loopback.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
         ssl_certfile=settings.tls_cert,
@@ -119,7 +119,7 @@ def check_network(config: Config, *, needs_sign_in: bool) -> None:
     if is_loopback(settings.listen) or settings.allow_insecure_network:
         return
     if not needs_sign_in:
-        reason = "anybody there could read and change everything: the broker knows no users"
+        reason = "any client there could read and change everything: the broker has no users"
         hint = 'broker.authentication = "sasl" (docs/security.md), or listen on 127.0.0.1'
     elif settings.tls_cert is None:
         reason = "passwords could be read on the way"
@@ -129,12 +129,12 @@ def check_network(config: Config, *, needs_sign_in: bool) -> None:
     raise ConfigError(
         f"the console does not listen on {settings.listen}",
         detail=reason,
-        hint=f"{hint}; console.allow_insecure_network = true does it all the same",
+        hint=f"{hint}; console.allow_insecure_network = true allows it anyway",
     )
 
 
 def bind(listen: str) -> socket.socket:
-    """Raises HeadwaterError if the address cannot be had."""
+    """Raises HeadwaterError if the address cannot be bound."""
     host, port = split_address(listen)
     try:
         family, kind, number, _, address = socket.getaddrinfo(

@@ -3,7 +3,7 @@
     python -m headwater.demo.load [--rate N]        in a directory with the shop's headwater.toml
 
 Runs transactions one after another at a steady rate, and writes searches and clicks as they
-happen. A database or a broker that is away is waited for. SIGTERM or SIGINT ends it behind a
+happen. It waits for a database or a broker that does not answer. SIGTERM or SIGINT ends it behind a
 transaction; it then writes what it did to stdout, as JSON.
 """
 
@@ -31,11 +31,11 @@ _SEARCHES_PER_TRANSACTION: Final = 0.5
 _BEHIND_S: Final = 1.0  # what could not be done by then is not made up for
 _AWAY_S: Final = 0.5
 _FLUSH_S: Final = 5.0
-_MOST_BUFFERED: Final = 10_000  # events, while the broker is away; further ones do not happen
+_MOST_BUFFERED: Final = 10_000  # events while the broker does not answer; then none are made
 
 
 def open_shop(connection: Any) -> Shop:
-    """The shop as its database has it: so the load goes on after whatever ended it."""
+    """The shop as its database has it: so the load continues after any end."""
     with connection, connection.cursor() as cursor:
         cursor.execute("SELECT max(id) FROM customers")
         customers = cursor.fetchone()[0]
@@ -128,10 +128,10 @@ def _load(database: str, bootstrap: str, rate: float, stop: Interrupt) -> dict[s
             transaction = shop.transaction()
             run(connection, transaction)
         except psycopg2.Error as error:
-            # Whether the last one was committed is not known: the database is asked again.
+            # Whether the last one was committed is uncertain: the database is queried again.
             _close(connection)
             shop = None
-            sys.stderr.write(f"the database is away: {str(error).strip()}\n")
+            sys.stderr.write(f"the database does not answer: {str(error).strip()}\n")
             time.sleep(_AWAY_S)
             continue
         counts["rolled back" if transaction.is_rolled_back else "transactions"] += 1

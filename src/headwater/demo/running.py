@@ -108,8 +108,8 @@ class Demo:
 
     def _has_broker(self) -> bool:
         return any(
-            each.kind == "broker" and each.state == status_file.READY
-            for each in self._look_at_children()
+            child.kind == "broker" and child.state == status_file.READY
+            for child in self._look_at_children()
         )
 
     def _is_ready(self, watch: Watch) -> bool:
@@ -138,8 +138,8 @@ class Demo:
         return children
 
     def _children(self) -> list[status_file.ChildStatus]:
-        known = status_file.read(data_dir_of(self._loaded))
-        return known.children if known else []
+        status = status_file.read(data_dir_of(self._loaded))
+        return status.children if status else []
 
     def _live(self, watch: Watch, seconds: int | None) -> None:
         self._load.start()
@@ -239,13 +239,13 @@ class Demo:
                 raise NotReady(
                     "the demo does not get ready",
                     detail=_slow(self._children(), self._watch),
-                    hint="`headwater demo --data-dir DIR` keeps its logs: up.log there",
+                    hint="`headwater demo --data-dir DIR` retains its logs: up.log there",
                 )
             self._view.tick()
             time.sleep(LOOK_S)
 
     def _how_far(self) -> tuple[int, int, int]:
-        """Children that are ready, stores that are known, stores that have everything."""
+        """Children that are ready, stores that are reported, stores that have everything."""
         ready = [child for child in self._children() if child.state == status_file.READY]
         stores = self._watch.stores.values() if self._watch else ()
         return len(ready), len(stores), sum(store.lag == 0 for store in stores)
@@ -265,7 +265,7 @@ def _address(child: status_file.ChildStatus) -> str:
 
 
 def _slow(children: list[status_file.ChildStatus], watch: Watch | None) -> str:
-    """Who is not ready, and why."""
+    """The children that are not ready, and why."""
     waiting = [f"{child.name}: {child.reason or child.state}" for child in children
                if child.state != status_file.READY]  # fmt: skip
     stores: Mapping[str, Store] = watch.stores if watch else {}

@@ -88,7 +88,7 @@ class Shop:
             self.prices = {row[0]: row[3] for row in products()}
 
     def beginning(self) -> list[Statement]:
-        """The rows that the tables have before anybody looks."""
+        """The rows that the tables have at the start."""
         people = [
             Statement(_INSERT_CUSTOMER, self._customer(id_)) for id_ in range(1, CUSTOMERS + 1)
         ]

@@ -1,4 +1,4 @@
-"""What a run of the demo comes to, in numbers."""
+"""The summary of a run of the demo, in numbers."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,9 @@ def percentile(values: Iterable[float], share: float) -> float | None:
 
 def recent(stores: Iterable[Store], most: int = 300) -> list[float]:
     """The latest latencies of each."""
-    return [each for store in stores for each in islice(reversed(store.latencies_ms), most)]
+    return [
+        latency_ms for store in stores for latency_ms in islice(reversed(store.latencies_ms), most)
+    ]
 
 
 @dataclass(slots=True)
@@ -25,7 +27,7 @@ class Summary:
     ready_s: float | None = None  # from the start of the demo
     seconds: float = 0.0  # that the load ran
     changes: int = 0  # captured, behind the first copy of the tables
-    load: Mapping[str, int] = field(default_factory=dict)  # what it says of itself
+    load: Mapping[str, int] = field(default_factory=dict)  # its own counts
     stores: Sequence[Store] = ()
     verdicts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by pipeline/write
 
@@ -37,7 +39,7 @@ class Summary:
         )
 
     def as_json(self) -> dict[str, Any]:
-        every = [each for store in self.stores for each in store.latencies_ms]
+        every = [latency_ms for store in self.stores for latency_ms in store.latencies_ms]
         return {
             "ready_s": _rounded(self.ready_s),
             "seconds": _rounded(self.seconds),
@@ -45,7 +47,7 @@ class Summary:
             "changes": self.changes,
             "p50_ms": _rounded(percentile(every, 0.5)),
             "p99_ms": _rounded(percentile(every, 0.99)),
-            "stores": [self._store(each) for each in self.stores],
+            "stores": [self._store(store) for store in self.stores],
             "verified": self.is_verified if self.verdicts else None,
         }
 

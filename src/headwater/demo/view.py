@@ -1,4 +1,4 @@
-"""What a person sees of the demo: its start step by step, then every derived store, live.
+"""The display of the demo: its start step by step, then every derived store, live.
 
 On a terminal a screen that is redrawn, elsewhere lines now and then, with --json nothing.
 """
@@ -60,7 +60,7 @@ def addresses(children: Sequence[status_file.ChildStatus]) -> dict[str, str]:
     shown = {BROKER: found.get("broker", "")}
     if "console" in found:
         shown[CONSOLE] = f"http://{found['console']}"
-    return {name: each for name, each in shown.items() if each}
+    return {name: text for name, text in shown.items() if text}
 
 
 def to_try(entering: Sequence[str], children: Sequence[status_file.ChildStatus]) -> list[str]:
@@ -69,7 +69,7 @@ def to_try(entering: Sequence[str], children: Sequence[status_file.ChildStatus])
     """
     # The capture first: it is the one whose end shows best.
     pids = [(child.pid, child.name) for child in children if child.pid]
-    pids.sort(key=lambda each: not each[1].startswith("capture"))
+    pids.sort(key=lambda child: not child[1].startswith("capture"))
     others = "".join(f", or {pid} {name}" for pid, name in pids[1:])
     return [
         *(f"   {line}" for line in entering),
@@ -118,18 +118,18 @@ def headline(watch: Watch) -> str:
 
 def summary_lines(summary: Summary) -> list[str]:
     """For the end."""
-    told_ = summary.as_json()
+    totals = summary.as_json()
     if summary.ready_s is None:
         return ["ended before it was ready"]
     first = (
         f"{count(summary.changes)} changes in {summary.seconds:.0f} s of load; from the database's"
-        f" commit to the derived row p50 {_ms(told_['p50_ms'])}, p99 {_ms(told_['p99_ms'])}"
+        f" commit to the derived row p50 {_ms(totals['p50_ms'])}, p99 {_ms(totals['p99_ms'])}"
     )
     lines = [first]
-    for each in told_["stores"]:
-        verdict = {True: "equal", False: f"{each['different']} rows differ", None: ""}
-        rows = "" if each["rows"] is None else f"{count(each['rows'])} rows"
-        lines.append(f"  {each['store']:34} {rows:>12}  {verdict[each['is_equal']]}".rstrip())
+    for store in totals["stores"]:
+        verdict = {True: "equal", False: f"{store['different']} rows differ", None: ""}
+        rows = "" if store["rows"] is None else f"{count(store['rows'])} rows"
+        lines.append(f"  {store['store']:34} {rows:>12}  {verdict[store['is_equal']]}".rstrip())
     if summary.verdicts:
         lines.append(
             "verified: every store is what the log says"
@@ -290,6 +290,6 @@ def _ms(value: float | None) -> str:
 
 
 def _say(text: str) -> None:
-    """At once: who reads it may be waiting for it."""
+    """Flushed at once: a reader may be waiting for it."""
     say(text)
     sys.stdout.flush()

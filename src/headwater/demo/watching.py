@@ -1,4 +1,4 @@
-"""How far every derived store is, as the demo sees it: rows, lag, and the time that a change takes.
+"""Measurement of every derived store of the demo: rows, lag, and the latency of changes.
 
 A captured change says when the database committed it. Each write's consumer group says how far its
 store is: the runner commits it right behind the store's own transaction. So the time between the
@@ -39,7 +39,7 @@ _MOST_AT_ONCE: Final = 10_000
 _SQLITE: Final = "sqlite:///"
 _STOPPED: Final = "stopped"
 
-Place = tuple[str, int]  # topic, partition
+PartitionKey = tuple[str, int]  # topic, partition
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Store:
     topics: tuple[str, ...]
     state: str = status.STARTING
     rows: int | None = None
-    reached: dict[Place, int] = field(default_factory=dict)
+    reached: dict[PartitionKey, int] = field(default_factory=dict)
     lag: int | None = None  # records of the log
     behind_s: float = 0.0  # how old the oldest change is that it does not have
     latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_LATENCIES))
@@ -73,11 +73,11 @@ class Changes:
     def __init__(self) -> None:
         self.count = 0
         self.copied = 0  # rows that were there before: of a snapshot
-        self._offsets: dict[Place, list[int]] = {}
-        self._committed_ms: dict[Place, list[int]] = {}  # of each offset
+        self._offsets: dict[PartitionKey, list[int]] = {}
+        self._committed_ms: dict[PartitionKey, list[int]] = {}  # of each offset
         self._seconds: deque[tuple[int, int]] = deque(maxlen=_RATE_OVER_S + 1)  # second, count
 
-    def add(self, place: Place, offset: int, value: bytes | None, now_s: float) -> None:
+    def add(self, partition: PartitionKey, offset: int, value: bytes | None, now_s: float) -> None:
         if value is None:
             return  # the tombstone behind a delete
         change = orjson.loads(value)
@@ -90,59 +90,59 @@ class Changes:
             self._seconds.append((second, before))
             before = 0
         self._seconds.append((int(now_s), before + 1))
-        self.add_event(place, offset, change["source"]["ts_ms"])
+        self.add_event(partition, offset, change["source"]["ts_ms"])
 
-    def add_event(self, place: Place, offset: int, written_ms: int) -> None:
+    def add_event(self, partition: PartitionKey, offset: int, written_ms: int) -> None:
         """Of no database: it does not count, but a store may be behind it."""
-        self._offsets.setdefault(place, []).append(offset)
-        self._committed_ms.setdefault(place, []).append(written_ms)
-        if len(self._offsets[place]) > _MOST_CHANGES:
-            self._drop(place, _MOST_CHANGES // 2)
+        self._offsets.setdefault(partition, []).append(offset)
+        self._committed_ms.setdefault(partition, []).append(written_ms)
+        if len(self._offsets[partition]) > _MOST_CHANGES:
+            self._drop(partition, _MOST_CHANGES // 2)
 
     def per_s(self, now_s: float) -> float:
         """Over the last whole seconds."""
         this = int(now_s)
         return sum(n for at, n in self._seconds if 0 < this - at <= _RATE_OVER_S) / _RATE_OVER_S
 
-    def between(self, place: Place, start: int, end: int) -> list[int]:
+    def between(self, partition: PartitionKey, start: int, end: int) -> list[int]:
         """When those at these offsets were committed."""
-        offsets = self._offsets.get(place, [])
+        offsets = self._offsets.get(partition, [])
         first, last = bisect_left(offsets, start), bisect_left(offsets, end)
-        return self._committed_ms[place][first:last] if first < last else []
+        return self._committed_ms[partition][first:last] if first < last else []
 
-    def next_ms(self, place: Place, offset: int) -> int | None:
+    def next_ms(self, partition: PartitionKey, offset: int) -> int | None:
         """When the first one from that offset on was committed."""
-        offsets = self._offsets.get(place, [])
+        offsets = self._offsets.get(partition, [])
         index = bisect_left(offsets, offset)
-        return self._committed_ms[place][index] if index < len(offsets) else None
+        return self._committed_ms[partition][index] if index < len(offsets) else None
 
-    def forget(self, reached: Mapping[Place, int]) -> None:
+    def forget(self, reached: Mapping[PartitionKey, int]) -> None:
         """What every store has."""
-        for place, offsets in self._offsets.items():
-            self._drop(place, bisect_left(offsets, reached.get(place, 0)))
+        for partition, offsets in self._offsets.items():
+            self._drop(partition, bisect_left(offsets, reached.get(partition, 0)))
 
-    def _drop(self, place: Place, count: int) -> None:
-        del self._offsets[place][:count]
-        del self._committed_ms[place][:count]
+    def _drop(self, partition: PartitionKey, count: int) -> None:
+        del self._offsets[partition][:count]
+        del self._committed_ms[partition][:count]
 
 
 def measure(
     store: Store,
-    reached: Mapping[Place, int],
+    reached: Mapping[PartitionKey, int],
     changes: Changes,
-    ends: Mapping[Place, int],
+    ends: Mapping[PartitionKey, int],
     now_s: float,
 ) -> None:
     """The store was seen to have come to `reached`, and the log to `ends`."""
     waiting_ms = []
     lag = 0
-    for place, end in ends.items():
-        if place[0] not in store.topics:
+    for partition, end in ends.items():
+        if partition[0] not in store.topics:
             continue
-        until = reached.get(place, 0)
-        for committed_ms in changes.between(place, store.reached.get(place, 0), until):
+        until = reached.get(partition, 0)
+        for committed_ms in changes.between(partition, store.reached.get(partition, 0), until):
             store.latencies_ms.append(max(0.0, now_s * 1000 - committed_ms))
-        next_ms = changes.next_ms(place, until)
+        next_ms = changes.next_ms(partition, until)
         waiting_ms += [next_ms] if next_ms is not None else []
         lag += max(0, end - until)
     store.behind_s = max(0.0, now_s - min(waiting_ms) / 1000) if waiting_ms else 0.0
@@ -151,7 +151,7 @@ def measure(
 
 
 class Watch:
-    """To be used by one thread. A broker that is away leaves everything as it was seen last."""
+    """To be used by one thread. While the broker does not answer, the last values stay."""
 
     def __init__(self, loaded: config.Config) -> None:
         self._loaded = loaded
@@ -160,7 +160,7 @@ class Watch:
         self._consumer: Any = self._cluster.consumer(
             {"group.id": "headwater-demo", "enable.auto.commit": False}
         )
-        self._assigned: dict[Place, int] = {}
+        self._assigned: dict[PartitionKey, int] = {}
         self._old = {topic for topic in self._cluster.topics() if topic.startswith(f"{CAPTURE}.")}
         self._counted_s = 0.0
         self._seen_s = time.monotonic()  # all of it, or since when there is a new client
@@ -180,7 +180,7 @@ class Watch:
             self._read_changes()
             self._read_groups()
         except (KafkaException, HeadwaterError, TimeoutError):
-            self._renew()  # the broker is away, or slow to come back
+            self._renew()  # the broker does not answer, or restarts slowly
             return
         now_s = self._seen_s = time.monotonic()
         if now_s - self._counted_s > _COUNT_EVERY_S:
@@ -231,12 +231,12 @@ class Watch:
         for message in self._consumer.consume(_MOST_AT_ONCE, timeout=_CONSUME_S):
             if message.error():
                 continue
-            place = message.topic(), message.partition()
-            self._assigned[place] = message.offset() + 1
-            if place[0].startswith(f"{CAPTURE}."):
-                self.changes.add(place, message.offset(), message.value(), time.monotonic())
+            partition = message.topic(), message.partition()
+            self._assigned[partition] = message.offset() + 1
+            if partition[0].startswith(f"{CAPTURE}."):
+                self.changes.add(partition, message.offset(), message.value(), time.monotonic())
             else:
-                self.changes.add_event(place, message.offset(), message.timestamp()[1])
+                self.changes.add_event(partition, message.offset(), message.timestamp()[1])
 
     def _assign(self, topics: Iterable[str]) -> None:
         """A topic that was there before is read from its end on."""
@@ -247,7 +247,7 @@ class Watch:
                 )
                 self._assigned[topic, partition] = high if topic in self._old else low
         self._consumer.assign(
-            [TopicPartition(*place, offset) for place, offset in self._assigned.items()]
+            [TopicPartition(*partition, offset) for partition, offset in self._assigned.items()]
         )
 
     def _read_groups(self) -> None:
@@ -267,15 +267,15 @@ class Watch:
             measure(self.stores[key], reached, self.changes, self._assigned, time.time())
         self.changes.forget(self._reached_by_all())
 
-    def _reached_by_all(self) -> dict[Place, int]:
+    def _reached_by_all(self) -> dict[PartitionKey, int]:
         """What the last of the stores that read a partition has."""
         return {
-            place: min(
-                store.reached.get(place, 0)
+            partition: min(
+                store.reached.get(partition, 0)
                 for store in self.stores.values()
-                if place[0] in store.topics
+                if partition[0] in store.topics
             )
-            for place in self._assigned
+            for partition in self._assigned
         }
 
 

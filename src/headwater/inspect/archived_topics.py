@@ -32,13 +32,13 @@ def in_archive(cluster: KafkaCluster, brokers: Iterable[str]) -> dict[Partition,
                 if "://" not in directory.log_dir:
                     continue
                 here: dict[Partition, dict[str, Any]] = {
-                    Partition(topic.name, each.partition_index): {
+                    Partition(topic.name, partition.partition_index): {
                         "url": directory.log_dir,
-                        "size_bytes": each.partition_size,
-                        "records_not_archived": each.offset_lag,
+                        "size_bytes": partition.partition_size,
+                        "records_not_archived": partition.offset_lag,
                     }
                     for topic in directory.topics
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 }
                 for partition, offset in _local_starts(cluster, address, here).items():
                     here[partition]["local_start_offset"] = offset
@@ -58,16 +58,16 @@ def show(partitions: list[dict[str, Any]]) -> None:
     say()
     header = (">partition", ">archived", ">size", ">here", ">size", ">not archived")
     rows = []
-    for each in archived:
-        archive = each["archive"]
-        end = each["end_offset"] - archive["records_not_archived"]
+    for partition in archived:
+        archive = partition["archive"]
+        end = partition["end_offset"] - archive["records_not_archived"]
         rows.append(
             (
-                each["partition"],
-                f"{each['start_offset']}..{end}",
+                partition["partition"],
+                f"{partition['start_offset']}..{end}",
                 size(archive["size_bytes"]),
-                f"{archive['local_start_offset']}..{each['end_offset']}",
-                size(each["size_bytes"]),
+                f"{archive['local_start_offset']}..{partition['end_offset']}",
+                size(partition["size_bytes"]),
                 count(archive["records_not_archived"]),
             )
         )

@@ -38,8 +38,8 @@ class CaptureState:
     name: str
     settings: CaptureSettings | None
     stored: Stored
-    not_ready: str | None = None  # what its process says, if it can be asked
-    lag_now: Lag | None = None  # what its database says, if it was asked
+    not_ready: str | None = None  # what its process reports, if it answers
+    lag_now: Lag | None = None  # what its database reports, if it was asked
 
     @property
     def state(self) -> str:
@@ -121,34 +121,34 @@ def _table_as_json(capture: str, state: TableState) -> dict[str, Any]:
     }
 
 
-def shown_lag(known: CaptureState) -> str:
-    capture = known.stored.capture
+def shown_lag(state: CaptureState) -> str:
+    capture = state.stored.capture
     if capture is None:
         return "-"
-    lag = known.lag
+    lag = state.lag
     if lag.size_bytes == 0:
         return "none"
     parts = [size(lag.size_bytes)] if lag.size_bytes is not None else []
-    if known.lag_s is not None:
-        parts.append(duration(known.lag_s))
+    if state.lag_s is not None:
+        parts.append(duration(state.lag_s))
     return ", ".join(parts) or "?"
 
 
-def shown_tables(known: CaptureState) -> str:
+def shown_tables(state: CaptureState) -> str:
     """4 tables, 1 copying, 1 failed."""
-    tables = known.stored.tables.values()
+    tables = state.stored.tables.values()
     copying = sum(
         table.snapshot is not None and not table.snapshot.is_done and table.failed is None
         for table in tables
     )
     parts = [plural(len(tables), "table")]
     parts += [f"{count(copying)} copying"] if copying else []
-    parts += [f"{count(len(known.failed))} failed"] if known.failed else []
+    parts += [f"{count(len(state.failed))} failed"] if state.failed else []
     return ", ".join(parts)
 
 
 def asked(settings: CaptureSettings | None) -> str | None:
-    """What the capture's process says at /ready if it is not; None if it is, or cannot be asked."""
+    """What the capture's process reports at /ready; None if it is ready or does not answer."""
     if settings is None or settings.metrics_listen is None:
         return None
     import urllib.error
@@ -175,31 +175,31 @@ def with_lags_now(captures: Sequence[CaptureState]) -> list[CaptureState]:
         return list(pool.map(_with_lag_now, captures))
 
 
-def _with_lag_now(known: CaptureState) -> CaptureState:
-    if known.settings is None or known.stored.capture is None or known.state == FOLLOWING:
-        return known
+def _with_lag_now(capture: CaptureState) -> CaptureState:
+    if capture.settings is None or capture.stored.capture is None or capture.state == FOLLOWING:
+        return capture
     try:
-        source = source_of(with_password(known.settings))
+        source = source_of(with_password(capture.settings))
     except HeadwaterError:
-        return known
+        return capture
     try:
-        return dataclasses.replace(known, lag_now=source.lag(known.stored.capture.position.at))
+        return dataclasses.replace(capture, lag_now=source.lag(capture.stored.capture.position.at))
     except HeadwaterError:
-        return known
+        return capture
     finally:
         source.close()
 
 
-def warning_of(known: CaptureState) -> str | None:
-    """Why the log that the database keeps for it will soon be a problem."""
-    lag = known.lag
+def warning_of(capture: CaptureState) -> str | None:
+    """Why the log that the database retains for it will soon be a problem."""
+    lag = capture.lag
     if not lag.is_running_out or lag.retained_bytes is None:
         return None
     if lag.left_bytes is None:
-        return f"the database keeps {size(lag.retained_bytes)} of log for it, without a limit"
+        return f"the database retains {size(lag.retained_bytes)} of log for it, without a limit"
     return (
-        f"the database keeps {size(lag.retained_bytes)} of log for it; {size(lag.left_bytes)} more,"
-        " and it gives that up, or its disk is full"
+        f"the database retains {size(lag.retained_bytes)} of log for it;"
+        f" {size(lag.left_bytes)} more, and it drops that log, or its disk is full"
     )
 
 
@@ -233,12 +233,12 @@ def named(loaded: config.Config, name: str) -> CaptureSettings:
     raise no_capture(name, list(loaded.captures))
 
 
-def no_capture(name: str, known: Sequence[str]) -> UsageError:
-    meant = nearest(name, known)
+def no_capture(name: str, existing: Sequence[str]) -> UsageError:
+    meant = nearest(name, existing)
     if meant:
         hint = f"did you mean {meant}?"
-    elif known:
-        hint = "there are " + ", ".join(known)
+    elif existing:
+        hint = "there are " + ", ".join(existing)
     else:
         hint = f"a section [capture.{name}] in {config.FILE_NAME} makes one"
     return UsageError(f"there is no capture {name}", hint=hint)

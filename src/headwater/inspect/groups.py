@@ -1,6 +1,4 @@
-"""State of consumer groups: members, offsets, lag; and moving the offsets of a group that nobody
-is in.
-"""
+"""State of consumer groups: members, offsets, lag; and moving the offsets of an empty group."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from headwater.terminal.output import plural
 
 
 class Commit(NamedTuple):
-    """How far a group is in one partition. `end` and `lag` are None if it cannot be asked."""
+    """How far a group is in one partition. `end` and `lag` are None if it has no leader."""
 
     partition: Partition
     offset: int | None
@@ -46,13 +44,15 @@ def committed(cluster: KafkaCluster, groups: Iterable[str]) -> dict[str, list[Co
     }
     offsets = {
         group: {
-            Partition(each.topic, each.partition): each.offset
-            for each in answer.topic_partitions
-            if each.offset >= 0
+            Partition(committed.topic, committed.partition): committed.offset
+            for committed in answer.topic_partitions
+            if committed.offset >= 0
         }
         for group, answer in settled(requests, "read the offsets of").items()
     }
-    bounds = cluster.bounds({each for partitions in offsets.values() for each in partitions})
+    bounds = cluster.bounds(
+        {partition for partitions in offsets.values() for partition in partitions}
+    )
     return {
         group: [
             Commit(partition, offset, bounds.get(partition, (None, None))[1])
@@ -78,7 +78,7 @@ def listed(cluster: KafkaCluster) -> list[dict[str, Any]]:
     if answer.errors:
         raise refused(answer.errors[0], "cannot list groups")
     shared = share_groups(cluster)
-    names = sorted({group.group_id for group in answer.valid} - {each.name for each in shared})
+    names = sorted({group.group_id for group in answer.valid} - {group.name for group in shared})
     kinds = {group.group_id: name_of(group.type) for group in answer.valid}
     details = described(cluster, names)
     commits = committed(cluster, names)
@@ -95,14 +95,14 @@ def listed(cluster: KafkaCluster) -> list[dict[str, Any]]:
     ]
     rows += [
         {
-            "group": each.name,
-            "state": each.state,
+            "group": group.name,
+            "state": group.state,
             "type": "share",
-            "members": len(each.members),
-            "topics": len(each.topics),
-            "lag": each.total("backlog") or 0,
+            "members": len(group.members),
+            "topics": len(group.topics),
+            "lag": group.total("backlog") or 0,
         }
-        for each in shared
+        for group in shared
     ]
     return sorted(rows, key=lambda row: str(row["group"]))
 
@@ -111,17 +111,17 @@ def group_as_json(
     cluster: KafkaCluster, name: str, group: Any, commits: list[Commit]
 ) -> dict[str, Any]:
     owners = {
-        Partition(each.topic, each.partition): member.member_id
+        Partition(assigned.topic, assigned.partition): member.member_id
         for member in group.members
-        for each in member.assignment.topic_partitions
+        for assigned in member.assignment.topic_partitions
     }
-    known = {commit.partition: commit for commit in commits}
-    for partition, (_, end) in cluster.bounds(owners.keys() - known.keys()).items():
-        known[partition] = Commit(partition, None, end)
-    partitions = [known[partition] for partition in sorted(known)]
+    by_partition = {commit.partition: commit for commit in commits}
+    for partition, (_, end) in cluster.bounds(owners.keys() - by_partition.keys()).items():
+        by_partition[partition] = Commit(partition, None, end)
+    partitions = [by_partition[partition] for partition in sorted(by_partition)]
     topics: dict[str, int] = {}
-    for each in partitions:
-        topics[each.partition.topic] = topics.get(each.partition.topic, 0) + (each.lag or 0)
+    for commit in partitions:
+        topics[commit.partition.topic] = topics.get(commit.partition.topic, 0) + (commit.lag or 0)
     return {
         "group": name,
         "state": name_of(group.state),
@@ -132,14 +132,14 @@ def group_as_json(
         "topics": [{"topic": topic, "lag": lag} for topic, lag in topics.items()],
         "partitions": [
             {
-                "topic": each.partition.topic,
-                "partition": each.partition.number,
-                "committed": each.offset,
-                "end_offset": each.end,
-                "lag": each.lag,
-                "member": owners.get(each.partition),
+                "topic": commit.partition.topic,
+                "partition": commit.partition.number,
+                "committed": commit.offset,
+                "end_offset": commit.end,
+                "lag": commit.lag,
+                "member": owners.get(commit.partition),
             }
-            for each in partitions
+            for commit in partitions
         ],
         "members": [
             {
@@ -190,7 +190,7 @@ def planned_seek(
 ) -> Seek:
     """To `to` in TOPIC or TOPIC:PARTITION (default: wherever the group has committed)."""
     found = described(cluster, [group])[group]
-    before = {each.partition: each.offset for each in committed(cluster, [group])[group]}
+    before = {commit.partition: commit.offset for commit in committed(cluster, [group])[group]}
     partitions = _wanted_partitions(cluster, group, topics, list(before))
     after = _targets(to, cluster, partitions, before)
     return Seek(
@@ -215,7 +215,7 @@ def _wanted_partitions(
         topic, _, number = text.partition(":")  # a topic's name has no colon
         of_topic = all_partitions(cluster.existing([topic]))
         if number:
-            of_topic = [each for each in of_topic if str(each.number) == number]
+            of_topic = [partition for partition in of_topic if str(partition.number) == number]
             if not of_topic:
                 raise RequestRefused(
                     f"there is no partition {text}",
@@ -237,7 +237,7 @@ def _targets(
     targets = {}
     for partition in partitions:
         if partition not in spans:
-            raise NotReady(f"{partition} cannot be asked", detail="it has no leader at the moment")
+            raise NotReady(f"{partition} cannot be read", detail="it has no leader at the moment")
         span = spans[partition]
         target = span.first
         if relative is not None:

@@ -18,7 +18,7 @@ _METADATA_TIMEOUT_S: Final = 10.0
 _NO_RIGHT: Final = "a user who may change ACLs can grant it: `headwater acl add`, docs/security.md"
 _HINTS: Final = {
     "TOPIC_ALREADY_EXISTS": "--if-not-exists makes that no error",
-    "INVALID_REPLICATION_FACTOR": "a cluster of one broker keeps one replica: --replicas 1",
+    "INVALID_REPLICATION_FACTOR": "a cluster of one broker stores one replica: --replicas 1",
     "NON_EMPTY_GROUP": "stop its members first; `headwater group describe` lists them",
     "GROUP_ID_NOT_FOUND": "`headwater group list` shows the groups",
     "UNKNOWN_TOPIC_OR_PART": "`headwater topic list` shows the topics",
@@ -159,7 +159,7 @@ class KafkaCluster:
                     f"there is no topic {name}",
                     hint=f"did you mean {meant}?"
                     if meant
-                    else f"`headwater topic create {name}` makes it; `headwater topic list` shows"
+                    else f"`headwater topic create {name}` creates it; `headwater topic list` shows"
                     " those that exist",
                 )
         return {name: topics[name] for name in names}
@@ -169,7 +169,7 @@ class KafkaCluster:
     ) -> dict[Partition, int]:
         """One offset of each partition: OffsetSpec.earliest(), latest() or for_timestamp(ms).
 
-        A partition that cannot be asked at the moment (no leader) is left out. -1: none so late.
+        A partition without a leader at the moment is left out. -1: none so late.
         """
         wanted = {
             TopicPartition(partition.topic, partition.number): spec for partition in partitions
@@ -196,7 +196,9 @@ class KafkaCluster:
         first = self.offsets(wanted, OffsetSpec.earliest())
         last = self.offsets(wanted, OffsetSpec.latest(), committed_only=committed_only)
         return {
-            each: (first[each], last[each]) for each in wanted if each in first and each in last
+            partition: (first[partition], last[partition])
+            for partition in wanted
+            if partition in first and partition in last
         }
 
     def sizes_bytes(self, brokers: Iterable[str]) -> dict[Partition, int]:
@@ -211,9 +213,9 @@ class KafkaCluster:
                 continue
             for directory in directories:
                 for topic in directory.topics:
-                    for each in topic.partitions:
-                        partition = Partition(topic.name, each.partition_index)
-                        sizes.setdefault(partition, each.partition_size)
+                    for replica in topic.partitions:
+                        partition = Partition(topic.name, replica.partition_index)
+                        sizes.setdefault(partition, replica.partition_size)
         return sizes
 
     def _remember(self, error: Any) -> None:

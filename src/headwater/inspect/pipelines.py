@@ -33,7 +33,7 @@ class WriteState:
     name: str
     reported: dict[str, Any]  # by the process that runs it
     versions: "list[Version]"
-    error: str | None  # why the store cannot be asked
+    error: str | None  # why the store cannot be read
     ends: "Offsets"
     refused: int  # rows among the dead letters
 
@@ -65,17 +65,19 @@ class WriteState:
 
     @property
     def is_idle(self) -> bool:
-        """Its last batch says nothing about now: there is nothing to read, or no batch ends."""
+        """Whether its last batch is outdated: there is nothing to read, or no batch ends."""
         idle_s = self.idle_s
         return idle_s is not None and idle_s > (_STUCK_S if self.lag else _IDLE_S)
 
     @property
     def operators(self) -> dict[str, dict[str, Any]]:
         """The metrics of each after the last batch, with how far its watermark is behind now."""
-        found = {name: dict(each) for name, each in self.reported.get("operators", {}).items()}
-        for each in found.values():
-            if each.get("watermark_us") is not None:
-                each["watermark_gap_s"] = time.time() - each["watermark_us"] / 1e6
+        found = {
+            name: dict(metrics) for name, metrics in self.reported.get("operators", {}).items()
+        }
+        for metrics in found.values():
+            if metrics.get("watermark_us") is not None:
+                metrics["watermark_gap_s"] = time.time() - metrics["watermark_us"] / 1e6
         return found
 
     @property
@@ -130,7 +132,7 @@ class PipelineState:
         if self.error is not None or "failed" in states:
             return "failed"
         return next(
-            (each for each in ("stopped", "waiting", status.STARTING) if each in states), RUNNING
+            (state for state in ("stopped", "waiting", status.STARTING) if state in states), RUNNING
         )
 
     @property
@@ -157,17 +159,17 @@ def pipeline_states(loaded: config.Config, names: list[str]) -> list[PipelineSta
     from headwater.sinks.contract import Log
     from headwater.sinks.topic.transactional_positions import read_positions
 
-    place = loaded.state_dir()
+    state_dir = loaded.state_dir()
     log = Log(loaded.bootstrap(), loaded.client)
     notes = read_positions(log) if names else {}
     found = []
     for name in names:
-        reported = status.read(place, name)
+        reported = status.read(state_dir, name)
         writes = [
             write_state(
-                name, each, about, read_store(loaded, name, about), ends_of(log, topics), notes
+                name, write, about, read_store(loaded, name, about), ends_of(log, topics), notes
             )
-            for each, about in reported_writes(reported).items()
+            for write, about in reported_writes(reported).items()
             for topics in [about.get("topics", [])]
         ]
         found.append(pipeline_state(loaded.pipelines[name], reported, notes, writes))
@@ -219,7 +221,7 @@ def pipeline_state(
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What a store says of a write's versions, or why it does not."""
+    """The versions of a write that a store reports, or its error."""
 
     versions: "list[Version]"
     error: str | None = None
@@ -256,12 +258,12 @@ def wanted(loaded: config.Config, names: list[str]) -> list[str]:
     """The named pipelines, or all. Raises UsageError for one that does not exist."""
     for name in names:
         if name not in loaded.pipelines:
-            known = list(loaded.pipelines)
-            meant = nearest(name, known)
+            existing = list(loaded.pipelines)
+            meant = nearest(name, existing)
             if meant:
                 hint = f"did you mean {meant}?"
-            elif known:
-                hint = "there are " + ", ".join(known)
+            elif existing:
+                hint = "there are " + ", ".join(existing)
             else:
                 hint = f"a section [pipeline.{name}] in {config.FILE_NAME} makes one"
             raise UsageError(f"there is no pipeline {name}", hint=hint)
@@ -295,7 +297,7 @@ def verify_captured_topic(loaded: config.Config, spark: "SparkSession", topic: s
 
 
 def spark_of(loaded: config.Config, app_name: str) -> "SparkSession":
-    """Spark as [spark] says."""
+    """The Spark session that [spark] configures."""
     from headwater.pipelines.session import spark
 
     settings = loaded.spark

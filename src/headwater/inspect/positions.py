@@ -28,7 +28,7 @@ FORMS: Final = "start, end, +n, -n, N, @TIME or FROM:TO, e.g. start, -10, 42:+5,
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One place in a partition. `number` is n, N, or a time in epoch milliseconds."""
+    """One position in a partition. `number` is n, N, or a time in epoch milliseconds."""
 
     kind: str  # start, end, plus, minus, offset, time
     number: int = 0
@@ -63,7 +63,7 @@ def parse_range(text: str, now_ms: int | None = None) -> Range:
 
 
 def _ordinal(position: Position) -> int:
-    """Of two positions of one kind the later has the greater one; + in a range is no place."""
+    """Of two positions of one kind the later has the greater one; + in a range is no position."""
     return {"minus": -position.number, "plus": 0}.get(position.kind, position.number)
 
 
@@ -128,7 +128,7 @@ def resolve(
     spans = {}
     for partition, (low, high) in bounds.items():
 
-        def place(
+        def offset_of(
             position: Position,
             begin: int,
             partition: Partition = partition,
@@ -150,9 +150,9 @@ def resolve(
                 case _:
                     return position.number
 
-        first = place(wanted.first, low)
+        first = offset_of(wanted.first, low)
         if wanted.first.kind == "plus":
             first = min(first, high)
-        last = None if wanted.last is None else place(wanted.last, first)
+        last = None if wanted.last is None else offset_of(wanted.last, first)
         spans[partition] = Span(first, last, low, high)
     return spans

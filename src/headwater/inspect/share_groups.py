@@ -32,7 +32,7 @@ _LIST_VERSION: Final = 5  # the first that reports types
 _DESCRIBE_VERSION: Final = 1
 
 
-class Progress(NamedTuple):
+class PartitionProgress(NamedTuple):
     """How far a group is in one partition; None is what the broker does not report."""
 
     partition: Partition
@@ -48,15 +48,17 @@ class ShareGroup(NamedTuple):
     name: str
     state: str
     members: list[dict[str, Any]]
-    progress: list[Progress]
+    progress: list[PartitionProgress]
 
     @property
     def topics(self) -> list[str]:
-        return sorted({each.partition.topic for each in self.progress})
+        return sorted({progress.partition.topic for progress in self.progress})
 
     def total(self, what: str) -> int | None:
         """The sum over the partitions; None if no partition reports it."""
-        reported = [value for each in self.progress if (value := getattr(each, what)) is not None]
+        reported = [
+            value for progress in self.progress if (value := getattr(progress, what)) is not None
+        ]
         return sum(reported) if reported else None
 
 
@@ -103,7 +105,7 @@ def _described(
         offsets_version,
         properties=properties,
     ).groups
-    by_name = {each.group_id: each for each in progress}
+    by_name = {group.group_id: group for group in progress}
     described = []
     for group in groups:
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -135,20 +137,20 @@ def _members(group: ShareGroupDescribeResponseDescribedGroup) -> list[dict[str, 
     ]
 
 
-def _progress(group: DescribeShareGroupOffsetsResponseGroup) -> list[Progress]:
+def _progress(group: DescribeShareGroupOffsetsResponseGroup) -> list[PartitionProgress]:
     if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-        what = f"cannot read how far queue {group.group_id} is"
+        what = f"cannot read the offsets of queue {group.group_id}"
         _verify(group.error_code, group.error_message, what)
 
-    def known(number: int) -> int | None:
+    def reported(number: int) -> int | None:
         return None if number < 0 else number
 
     return sorted(
-        Progress(
+        PartitionProgress(
             Partition(topic.topic_name, partition.partition_index),
-            known(partition.start_offset),
-            known(partition.lag),
-            known(partition.in_flight),
+            reported(partition.start_offset),
+            reported(partition.lag),
+            reported(partition.in_flight),
             None if partition.oldest_lock_age_ms < 0 else partition.oldest_lock_age_ms / 1000,
         )
         for topic in group.topics
@@ -168,22 +170,24 @@ def dead_letters(cluster: KafkaCluster, topics: Iterable[str]) -> dict[Partition
 
     They are counted by offsets: markers of transactions, which `redrive` leaves, count too.
     """
-    known = cluster.topics()
-    lettered = {each for each in topics if each + DEAD_LETTERS_SUFFIX in known}
+    topics_by_name = cluster.topics()
+    lettered = {topic for topic in topics if topic + DEAD_LETTERS_SUFFIX in topics_by_name}
     partitions = {
         topic: [
             Partition(topic + DEAD_LETTERS_SUFFIX, number)
-            for number in known[topic + DEAD_LETTERS_SUFFIX].partitions
+            for number in topics_by_name[topic + DEAD_LETTERS_SUFFIX].partitions
         ]
         for topic in lettered
     }
-    bounds = cluster.bounds([each for some in partitions.values() for each in some])
+    bounds = cluster.bounds([partition for some in partitions.values() for partition in some])
     redriven = redriven_until(cluster, partitions)
     return {
-        Partition(topic, each.number): max(0, bounds[each][1] - redriven.get(each, bounds[each][0]))
+        Partition(topic, partition.number): max(
+            0, bounds[partition][1] - redriven.get(partition, bounds[partition][0])
+        )
         for topic, some in partitions.items()
-        for each in some
-        if each in bounds
+        for partition in some
+        if partition in bounds
     }
 
 
@@ -194,7 +198,7 @@ def redriven_until(
     futures: dict[str, Any] = {}
     for topic, some in partitions.items():
         group = REDRIVE_GROUP_PREFIX + topic
-        wanted = [TopicPartition(each.topic, each.number) for each in some]
+        wanted = [TopicPartition(partition.topic, partition.number) for partition in some]
         request = ConsumerGroupTopicPartitions(group, wanted)
         futures |= cluster.admin.list_consumer_group_offsets([request], request_timeout=15)
     return {

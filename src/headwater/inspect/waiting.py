@@ -38,14 +38,14 @@ def token_of(*records: Any) -> str:
 def offsets_of(token: str) -> Offsets:
     """How far a store has to be. Raises UsageError."""
     ends: dict[str, dict[int, int]] = {}
-    for each in token.split(","):
+    for part in token.split(","):
         try:
-            topic, partition, offset = each.rsplit(":", 2)
-            known = ends.setdefault(topic, {})
-            known[int(partition)] = max(known.get(int(partition), 0), int(offset) + 1)
+            topic, partition, offset = part.rsplit(":", 2)
+            of_topic = ends.setdefault(topic, {})
+            of_topic[int(partition)] = max(of_topic.get(int(partition), 0), int(offset) + 1)
         except ValueError:
             raise UsageError(
-                f"{each!r} is no token", hint="it looks like orders:0:41 (topic:partition:offset)"
+                f"{part!r} is no token", hint="it looks like orders:0:41 (topic:partition:offset)"
             ) from None
     return ends
 
@@ -92,9 +92,9 @@ def _writes(
         time.sleep(_POLL_S)
         reported = status.read(loaded.state_dir(), pipeline)
     writes = {
-        write: dict(each)
-        for write, each in reported.writes.items()
-        if "sink" in each and only in ("", write, each["table"])
+        write: dict(report)
+        for write, report in reported.writes.items()
+        if "sink" in report and only in ("", write, report["table"])
     }
     if not writes and _is_starting(reported):
         raise NotReady(f"pipeline {pipeline} is starting", hint="--timeout waits longer")
@@ -107,10 +107,10 @@ def _writes(
 
 
 def _is_starting(reported: status.Status) -> bool:
-    is_known = any("sink" in write for write in reported.writes.values())
+    has_stores = any("sink" in write for write in reported.writes.values())
     return (
         reported.is_running
-        and not is_known
+        and not has_stores
         and reported.writes.get("", {}).get("state") == status.STARTING
     )
 
@@ -139,7 +139,7 @@ def _await_captures(loaded: config.Config, topics: Iterable[str], ends_s: float)
             if not tables or source.snapshots_itself:
                 continue
             # Of a table without a key all rows would be read.
-            table = next((each for each in tables if each.key), tables[0])
+            table = next((candidate for candidate in tables if candidate.key), tables[0])
             seen = source.read_chunk(table, None, 1)
         finally:
             source.close()

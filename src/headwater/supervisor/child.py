@@ -132,12 +132,12 @@ class Child:
         self._set(STOPPED, self._ended_because, pid=None)
 
     def begin_end(self) -> None:
-        """It is not started again; the process that runs goes on until `stop`."""
+        """It is not started again; the process that runs continues until `stop`."""
         self._is_stopping = True
         self._wake.set()
 
     async def stop(self, grace_s: float) -> bool:
-        """Asks its process to end; kills it after `grace_s`, and says whether that was needed.
+        """Asks its process to end; kills it after `grace_s`, and returns whether that was needed.
         `run` returns when nothing of it is left.
         """
         self.begin_end()
@@ -271,7 +271,7 @@ class Child:
             await asyncio.sleep(look_s)
 
     async def _pause(self) -> None:
-        """Until it is over, or a file was changed in which a mistake may have been mended."""
+        """Until it is over, or a file was changed in which a mistake may have been fixed."""
         if not self._is_stopping:
             self._wake.clear()  # of an earlier `restart`
         before = _changed_at(self.plan.files)
@@ -356,7 +356,7 @@ def _changed_at(files: Iterable[Path]) -> list[float]:
         except OSError:
             return 0.0
 
-    return [changed_at(each) for each in files]
+    return [changed_at(file) for file in files]
 
 
 def _send(process: "subprocess.Popen[bytes]", number: int) -> None:

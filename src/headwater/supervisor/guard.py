@@ -1,4 +1,4 @@
-"""Nothing outlives its supervisor, also if that was killed with SIGKILL.
+"""Ends all children when their supervisor dies, also by SIGKILL.
 
 Every process below a supervisor has its data directory in the environment, and so have the
 processes that those start: Spark's JVM, its Python workers (in a process group of their own),

@@ -1,7 +1,7 @@
-"""What a child writes, as lines.
+"""The output of a child as parsed lines.
 
-Children are asked for JSON, so that the supervisor can tell a log line from a reason and an
-address from both; what user code prints in between is taken as it stands.
+Children write JSON, so that the supervisor can distinguish log lines, reasons and addresses; what
+user code prints in between is taken as it is.
 """
 
 import json
@@ -19,8 +19,8 @@ class Line:
     text: str
     level: str = ""  # of the log: info, warning, error …; "" for what is no log line
     at: float | None = None
-    announced: dict[str, Any] | None = None  # what a command says of itself when it has started
-    error: dict[str, str] | None = None  # what a command says when it fails
+    announced: dict[str, Any] | None = None  # what a command announces when it has started
+    error: dict[str, str] | None = None  # the error of a command that fails
 
 
 class Splitter:
@@ -31,8 +31,8 @@ class Splitter:
 
     def lines(self, data: bytes) -> Iterator[Line]:
         *whole, rest = (self._rest + data).split(b"\n")
-        for each in whole:
-            yield from (_line(piece) for piece in _pieces(each))
+        for line in whole:
+            yield from (_line(piece) for piece in _pieces(line))
         *full, self._rest = _pieces(rest)
         yield from (_line(piece) for piece in full)
 
@@ -72,5 +72,5 @@ def _line(data: bytes) -> Line:
 def _are_texts(fields: dict[str, Any], name: str, *others: str) -> bool:
     """Whether the first is there, a message with its level, and whatever is there is text."""
     needed = (name, "level") if name == "message" else (name,)
-    texts = [fields[each] for each in (name, *others) if each in fields]
-    return all(each in fields for each in needed) and all(isinstance(x, str) for x in texts)
+    texts = [fields[key] for key in (name, *others) if key in fields]
+    return all(key in fields for key in needed) and all(isinstance(x, str) for x in texts)

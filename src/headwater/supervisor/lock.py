@@ -1,4 +1,4 @@
-"""One supervisor per data directory.
+"""The lock that allows one supervisor per data directory.
 
     <data_dir>/up.lock     locked while a supervisor, or what it left behind, runs; has its pid
 

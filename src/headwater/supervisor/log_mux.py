@@ -1,4 +1,4 @@
-"""The lines of all children, one after the other, on a stream that may be slow or go away.
+"""Multiplexer of the lines of all children to one stream, which may be slow or closed.
 
 A thread of its own writes: a terminal that is stopped (Ctrl-S) or a pager at its first page must
 not stop the children. What waits is bounded; beyond that lines are left out, and it is said how

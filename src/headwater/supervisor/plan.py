@@ -37,11 +37,11 @@ class ChildPlan:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     pipelines: tuple[str, ...] = ()  # those that it runs
-    files: tuple[Path, ...] = ()  # a mistake is mended there
+    files: tuple[Path, ...] = ()  # where a mistake can be fixed
 
 
 def base_of(config: Config) -> Path:
-    """Where relative paths begin, for all children: at the configuration's place."""
+    """Where relative paths begin, for all children: the configuration's directory."""
     return (config.path.parent if config.path else Path.cwd()).resolve()
 
 

@@ -1,4 +1,4 @@
-"""How each kind of child says that it is ready: each function returns why it is not, or None.
+"""Readiness checks of each kind of child: a function returns why it is not ready, or None.
 
 They ask over a socket or read a file, and may block for some seconds: called in threads.
 """

@@ -1,4 +1,4 @@
-"""<data_dir>/up.json: what the supervisor knows, for `headwater status` and the console.
+"""<data_dir>/up.json: the status of the children, for `headwater status` and the console.
 
     {"pid": 4711, "started_at": 1763258400.0, "stopping": false, "log": null, "children": [
       {"name": "broker", "kind": "broker", "state": "ready", "pid": 4712, "since": …,
@@ -23,7 +23,7 @@ STARTING: Final = "starting"
 READY: Final = "ready"
 NOT_READY: Final = "not ready"  # it was, and its process runs
 PAUSED: Final = "paused"  # it has ended, and is started again
-FAILED: Final = "failed"  # it has ended by a mistake that only its user can mend
+FAILED: Final = "failed"  # it has ended by a mistake that only its user can fix
 STOPPING: Final = "stopping"
 STOPPED: Final = "stopped"
 
@@ -66,7 +66,7 @@ def read(data_dir: Path) -> SupervisorStatus | None:
         return None
     try:
         stored = json.loads((data_dir / FILE_NAME).read_text(encoding="utf-8"))
-        children = [ChildStatus(**each) for each in stored.pop("children")]
+        children = [ChildStatus(**child) for child in stored.pop("children")]
         return SupervisorStatus(children=children, **stored)
     except (OSError, ValueError, TypeError, KeyError):
         return None  # it has just begun, or is of another version

@@ -138,12 +138,12 @@ class Supervisor:
         await self._stop.wait()
         self._write_status()
         for kind in STOP_ORDER:
-            of_kind = [each for each in self.children if each.plan.kind == kind]
-            was_killed = await asyncio.gather(*(each.stop(GRACE_S[kind]) for each in of_kind))
+            of_kind = [child for child in self.children if child.plan.kind == kind]
+            was_killed = await asyncio.gather(*(child.stop(GRACE_S[kind]) for child in of_kind))
             for child, killed in zip(of_kind, was_killed, strict=True):
                 if killed:
                     self._view.said(f"{child.plan.name} was killed: it did not end in time")
-            await asyncio.gather(*(lives[each.plan.name] for each in of_kind))
+            await asyncio.gather(*(lives[child.plan.name] for child in of_kind))
         tick.cancel()
 
     async def _run(self, child: Child) -> None:
@@ -179,7 +179,7 @@ class Supervisor:
         self._view.changed(child, before)
         if child.plan.kind == BROKER and child.status.state == status_file.READY:
             self._broker_ready.set()
-        is_ready = all(each.status.state == status_file.READY for each in self.children)
+        is_ready = all(child.status.state == status_file.READY for child in self.children)
         if is_ready and not self._all_ready.is_set() and not self._stop.is_set():
             self._all_ready.set()
             self._view.all_ready(self.children)
@@ -187,11 +187,11 @@ class Supervisor:
     def _write_status(self) -> None:
         """A disk that takes no file is no reason to stop."""
         children = [child.status for child in self.children]
-        known = status_file.SupervisorStatus(
+        status = status_file.SupervisorStatus(
             os.getpid(), self._began_at, self._stop.is_set(), children, self._log
         )
         try:
-            status_file.write(self._data_dir, known)
+            status_file.write(self._data_dir, status)
             self._has_write_error = False
         except OSError as error:
             if not self._has_write_error:

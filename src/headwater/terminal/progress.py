@@ -1,4 +1,4 @@
-"""How far a command has come: a bar on a terminal, a line now and then elsewhere, on stderr."""
+"""The progress of a command on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 import argparse
 import os
@@ -11,8 +11,8 @@ from headwater.terminal.output import count, note
 _BAR_AFTER_S: Final = 0.5  # most commands are done before a bar is worth its import
 _BAR_EVERY_S: Final = 0.1
 _LINE_EVERY_S: Final = 5.0
-_TOLD_EVERY_S: Final = 1.0  # to who has asked for it
-_ASKED: Final = "HEADWATER_PROGRESS"  # set by who runs a command with --json and shows its progress
+_REQUESTED_LINE_EVERY_S: Final = 1.0  # if HEADWATER_PROGRESS is set
+_ASKED: Final = "HEADWATER_PROGRESS"  # set by the console, which uses --json and shows it
 
 
 def shows_progress(args: argparse.Namespace) -> bool:
@@ -20,15 +20,15 @@ def shows_progress(args: argparse.Namespace) -> bool:
     return not args.json or _ASKED in os.environ
 
 
-class Progress:
-    """Call `update` as often as you like. `total` is what `done` counts up to, if that is known."""
+class ProgressBar:
+    """The progress of one command. `update` is cheap; `total` is the final value of `done`."""
 
     def __init__(self, doing: str, *, total: int | None = None, quiet: bool = False) -> None:
         self._doing = doing
         self._total = total
         self._quiet = quiet
         self._terminal = sys.stderr.isatty()
-        self._line_every_s = _TOLD_EVERY_S if _ASKED in os.environ else _LINE_EVERY_S
+        self._line_every_s = _REQUESTED_LINE_EVERY_S if _ASKED in os.environ else _LINE_EVERY_S
         self._began_s = time.monotonic()
         self._next_s = self._began_s + (_BAR_AFTER_S if self._terminal else self._line_every_s)
         self._bar: Any = None
@@ -66,11 +66,13 @@ class Progress:
         )
         from rich.progress import Progress as RichProgress
 
-        known = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) if self._total else ()
+        with_total = (
+            (BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) if self._total else ()
+        )
         self._bar = RichProgress(
             SpinnerColumn(),
             TextColumn(self._doing),
-            *known,
+            *with_total,
             TextColumn("{task.fields[records]}"),
             console=Console(stderr=True),
             transient=True,

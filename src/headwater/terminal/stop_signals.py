@@ -17,8 +17,8 @@ def stop_on_signals(limit_s: float) -> threading.Event:
     stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
+        for other in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(other, signal.SIG_DFL)
         stop.set()
         threading.Thread(target=_end_anyway, args=(limit_s,), name="end", daemon=True).start()
 

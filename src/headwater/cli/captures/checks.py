@@ -1,4 +1,4 @@
-"""What is wrong with the captures of the configuration: their databases, rules and positions.
+"""Checks of the captures of the configuration: their databases, rules and positions.
 For `headwater doctor`; changes nothing.
 """
 
@@ -67,14 +67,14 @@ def _check_position(
     if stored.capture is None:
         return
     try:
-        is_known = source.check_position(stored.capture.position)
+        is_retained = source.check_position(stored.capture.position)
     except PositionLost:
         # A running capture may have moved on, and the database have forgotten, since it was read.
         now = stored_of(name, loaded.bootstrap(), loaded.client).capture
         if now is None or now.position == stored.capture.position:
             raise
-        is_known = True
-    if is_known:
+        is_retained = True
+    if is_retained:
         yield Finding("ok", check, "the database's log goes back to its position")
 
 

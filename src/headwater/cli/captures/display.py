@@ -1,5 +1,7 @@
-"""What a running capture shows: a bar for each table that is copied and a line about the stream on
-a terminal; elsewhere log lines only, now and then one about progress.
+"""The display of a running capture: snapshot bars and a line about the stream, or log lines.
+
+On a terminal it shows a bar for each table that is copied; elsewhere log lines only, now and then
+one about progress.
 """
 
 import logging
@@ -65,16 +67,16 @@ class Display(logging.Handler):
     def retrying(self, error: HeadwaterError, pause_s: float) -> None:
         reason = str(error).replace("\n", "; ")
         hint = f" (hint: {error.hint})" if error.hint else ""
-        log.warning("%s; trying again in %s%s", reason, duration(pause_s), hint)
+        log.warning("%s; retrying in %s%s", reason, duration(pause_s), hint)
 
     def _run(self) -> None:
         while not self._stop.wait(_REDRAW_S if self._bars is not None else _LINE_S):
             if self._bars is not None:
                 self._bars.draw()
             else:
-                self._tell()
+                self._log_progress()
 
-    def _tell(self) -> None:
+    def _log_progress(self) -> None:
         """A line for a log, if there is something new."""
         state = self._state
         for table, progress in state.snapshots.items():
@@ -105,11 +107,11 @@ class Rates:
 def shown_rows(progress: SnapshotProgress, rate: float | None) -> str:
     """12,000 of ~40,000 rows, 8,000/s, 4 s left."""
     total = progress.rows_total
-    known = total is not None and total >= progress.rows
-    text = count(progress.rows) + (f" of ~{count(total or 0)}" if known else "") + " rows"
+    has_total = total is not None and total >= progress.rows
+    text = count(progress.rows) + (f" of ~{count(total or 0)}" if has_total else "") + " rows"
     if rate:
         text += f", {count(round(rate))}/s"
-        if known and total is not None:
+        if has_total and total is not None:
             text += f", {duration(max(1, (total - progress.rows) / rate))} left"
     return text
 
@@ -166,12 +168,14 @@ class Bars:
         grid.add_column(no_wrap=True)
         grid.add_column(width=_BAR_CHARACTERS)
         grid.add_column(no_wrap=True)
-        for table, each in list(copying.items())[:_MAX_BARS]:
-            total = max(each.rows_total, each.rows) if each.rows_total is not None else None
-            bar = ProgressBar(total=total, completed=each.rows, pulse=total is None)
-            grid.add_row(table, bar, shown_rows(each, self._rates.of(table, each.rows)))
+        for table, snapshot in list(copying.items())[:_MAX_BARS]:
+            total = (
+                max(snapshot.rows_total, snapshot.rows) if snapshot.rows_total is not None else None
+            )
+            bar = ProgressBar(total=total, completed=snapshot.rows, pulse=total is None)
+            grid.add_row(table, bar, shown_rows(snapshot, self._rates.of(table, snapshot.rows)))
         more = len(copying) - _MAX_BARS
-        rest = [Text(f"and {count(more)} tables more")] if more > 0 else []
+        rest = [Text(f"and {count(more)} more tables")] if more > 0 else []
         failed = [
             Text(f"{table} is not followed: {error.what}", style="red")
             for table, error in list(state.failed_tables.items())[:_MAX_BARS]

@@ -1,4 +1,4 @@
-"""`headwater capture reset NAME`: forgets how far a capture is, here and in its database.
+"""`headwater capture reset NAME`: deletes the position of a capture, here and in its database.
 
 First the running process, if there is one, is fenced; then what the capture made in the database
 goes; then its positions, in one transaction. Interrupted anywhere, it can be run again.
@@ -26,7 +26,7 @@ _TIMEOUT_S: Final = 60.0
 
 def _configure(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="capture")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for a confirmation")
     broker_options(parser)
 
 
@@ -44,9 +44,9 @@ def _run(args: argparse.Namespace) -> int:
         tables = plural(max(0, len(keys) - 1), "table")
         note(
             f"Resetting {name}\n"
-            f"  ends its process, if one runs;\n"
-            f"  removes what it made in {settings.shown_source} (slot, publication, triggers);\n"
-            f"  forgets its position and the state of {tables}.\n"
+            f"  stops its process, if one runs;\n"
+            f"  removes what it created in {settings.shown_source} (slot, publication, triggers);\n"
+            f"  deletes its position and the state of {tables}.\n"
             f"Its topics stay as they are. The next run copies all tables again, into the same"
             " topics."
         )
@@ -85,7 +85,7 @@ def _reset(cluster: KafkaCluster, settings: CaptureSettings, keys: list[bytes]) 
 
 
 COMMAND = Command(
-    "forget how far a capture is, and remove what it made in its database",
+    "delete the position of a capture, and what it created in its database",
     _configure,
     _run,
     "  headwater capture reset shop",

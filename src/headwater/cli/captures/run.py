@@ -1,9 +1,10 @@
 """`headwater capture run NAME`: follows a database in the foreground.
 
 A capture is crash-only: a run that fails ends, and the next one goes on from the position in the
-log. This module decides whether there is a next one. The database or the broker being away is
-waited for, with growing pauses; what no waiting mends (rights, settings, a lost position, another
-process that took over) ends the command. Everything else is tried again if it worked before.
+log. This module decides whether there is a next one. While the database or the broker is not
+reachable it retries, with exponential backoff. Errors that no retry fixes (rights, settings, a lost
+position, another process that took over) end the command. Every other error is retried if an
+earlier run worked.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def _run(args: argparse.Namespace) -> int:
     with Display(state, loaded.broker.log_level, is_json=is_json) as display:
         run_until_stopped(settings, loaded, state, stop, display)
     if not args.json:
-        say("stopped; the next run goes on from here")
+        say("stopped; the next run continues from here")
     return 0
 
 
@@ -76,7 +77,7 @@ def run_until_stopped(
     stop: threading.Event,
     display: Display,
 ) -> None:
-    """One run after the other until `stop`. Raises what no further run would mend."""
+    """One run after the other until `stop`. Raises the errors that no further run would fix."""
     from headwater.capture import runner
 
     pause_s = _FIRST_PAUSE_S
@@ -89,7 +90,7 @@ def run_until_stopped(
             return
         except HeadwaterError as error:
             if stop.is_set() and isinstance(error, _AWAY):
-                return  # it cannot say goodbye; the position in the log says where it was
+                return  # unreachable while it stops; the position is in the log
             has_followed = has_followed or state.is_following
             if state.changes > records or time.monotonic() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S  # it went well until now
@@ -133,8 +134,8 @@ def _announce(
             f" ({', '.join(settings.tables)}) into topics at {bootstrap}"
         )
         if sys.stdout.isatty():
-            known = config.read(path=str(loaded.path) if loaded.path else None).bootstrap()
-            given = "" if known == bootstrap else f" -b {bootstrap}"
+            default = config.read(path=str(loaded.path) if loaded.path else None).bootstrap()
+            given = "" if default == bootstrap else f" -b {bootstrap}"
             say(
                 "\nlook, in another terminal:\n"
                 f"  headwater capture status {settings.name}{given}\n"

@@ -1,7 +1,8 @@
-"""`headwater capture snapshot NAME --table T`: has tables copied again, while the stream goes on.
+"""`headwater capture snapshot NAME --table T`: requests a new snapshot of tables.
 
 The request is a signal in the log: a running capture acts on it at once, any other when it next
-runs. It also mends a table that is no longer followed.
+runs. It continues to stream meanwhile. A snapshot also repairs a table that is
+no longer followed.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, ref
 from headwater.spelling import nearest
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import note, plural, print_json, say
-from headwater.terminal.progress import Progress, shows_progress
+from headwater.terminal.progress import ProgressBar, shows_progress
 
 _POLL_S: Final = 0.5
 
@@ -42,7 +43,7 @@ def _configure(parser: Parser) -> None:
         required=True,
         help="table to copy; may be given several times",
     )
-    parser.add_argument("--wait", action="store_true", help="wait until the copy is whole")
+    parser.add_argument("--wait", action="store_true", help="wait until the copy is complete")
     broker_options(parser)
 
 
@@ -55,8 +56,8 @@ def _run(args: argparse.Namespace) -> int:
     if stored.capture is None:
         Topics(settings, cluster.bootstrap, loaded.client).ensure_internal()
     offset = _send(cluster, settings.name, args.tables)
-    known = CaptureState(settings.name, settings, stored)
-    if known.state != FOLLOWING:
+    state = CaptureState(settings.name, settings, stored)
+    if state.state != FOLLOWING:
         note(
             f"{settings.name} does not run; the copy begins when it does:"
             f" `headwater capture run {settings.name}`"
@@ -66,13 +67,13 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"capture": settings.name, "tables": args.tables, "signal_offset": offset})
     else:
-        say(f"asked for a copy of {', '.join(args.tables)}")
-        note(f"`headwater capture status {settings.name}` shows how far it is")
+        say(f"requested a snapshot of {', '.join(args.tables)}")
+        note(f"`headwater capture status {settings.name}` shows its progress")
     return 0
 
 
 def _check_tables(settings: CaptureSettings, stored: Stored, tables: list[str]) -> None:
-    """What the log does not know yet, the database must have. Raises UsageError."""
+    """A table that was not captured yet must exist in the database. Raises UsageError."""
     unknown = [table for table in tables if table not in stored.tables]
     if not unknown:
         return
@@ -105,11 +106,11 @@ def _send(cluster: KafkaCluster, name: str, tables: list[str]) -> int:
         )
         producer.flush(REQUEST_TIMEOUT_S)
     except KafkaException as error:
-        raise refused(error, "cannot ask for a snapshot") from error
+        raise refused(error, "cannot request a snapshot") from error
     if not placed:
-        raise NotReady("cannot ask for a snapshot", detail="the broker does not take the request")
+        raise NotReady("cannot request a snapshot", detail="the broker does not take the request")
     if not hasattr(placed[0], "offset"):
-        raise refused(placed[0], "cannot ask for a snapshot")
+        raise refused(placed[0], "cannot request a snapshot")
     offset: int = placed[0].offset()
     return offset
 
@@ -118,7 +119,7 @@ def _wait(
     loaded: config.Config, name: str, tables: list[str], offset: int, args: argparse.Namespace
 ) -> int:
     interrupted = Interrupt()
-    progress = Progress(f"copying {', '.join(tables)}", quiet=not shows_progress(args))
+    progress = ProgressBar(f"copying {', '.join(tables)}", quiet=not shows_progress(args))
     try:
         while True:
             stored = stored_of(name, loaded.bootstrap(), loaded.client)
@@ -129,7 +130,7 @@ def _wait(
                     break
                 progress.update(rows)
             if interrupted:
-                note("the copy goes on without this command")
+                note("the copy continues without this command")
                 return 130
             time.sleep(_POLL_S)
     finally:

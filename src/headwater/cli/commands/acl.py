@@ -1,4 +1,4 @@
-"""`headwater acl add | list | remove`: who may do what."""
+"""`headwater acl add | list | remove`: access control lists."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,8 @@ _Binding: Final[Any] = vars(kafka_admin)["AclBinding"]
 _Filter: Final[Any] = vars(kafka_admin)["AclBindingFilter"]
 
 _OPERATIONS: Final = {
-    each.name.lower().replace("_", "-"): each for each in list(_Operation)[_Operation.ALL.value :]
+    operation.name.lower().replace("_", "-"): operation
+    for operation in list(_Operation)[_Operation.ALL.value :]
 }
 
 
@@ -81,26 +82,28 @@ def _resource_options(parser: Parser) -> None:
 
 
 def _change_options(parser: Parser) -> None:
-    parser.add_argument("user", metavar="USER", help="name of a user; * means everybody")
+    parser.add_argument("user", metavar="USER", help="name of a user; * means every user")
     parser.add_argument(
         "--allow", metavar="OPERATION[,...]", type=_operations, help=", ".join(_OPERATIONS)
     )
     parser.add_argument(
-        "--deny", metavar="OPERATION[,...]", type=_operations, help="the same; it wins"
+        "--deny", metavar="OPERATION[,...]", type=_operations, help="the same; a denial overrides"
     )
     parser.add_argument(
         "--producer",
         action="store_true",
-        help="all it takes to write to the topics, in transactions if an id is named",
+        help="all rights to write to the topics, in transactions if an id is given",
     )
     parser.add_argument(
-        "--consumer", action="store_true", help="all it takes to read the topics as the groups"
+        "--consumer", action="store_true", help="all rights to read the topics as the groups"
     )
     _resource_options(parser)
     parser.add_argument(
-        "--prefix", action="store_true", help="the names are those that resources begin with"
+        "--prefix", action="store_true", help="the names are prefixes of resource names"
     )
-    parser.add_argument("--host", metavar="ADDRESS", default="*", help="only from there")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="*", help="only from this address (default: any)"
+    )
 
 
 def _configure_add(parser: Parser) -> None:
@@ -133,22 +136,22 @@ def _meant(args: argparse.Namespace) -> list[Any]:
     """The ACLs that `add` makes and `remove` takes back."""
     resources = _resources(args)
     if not resources:
-        raise UsageError("name what it is about: --topic, --group, --transactional-id or --cluster")
+        raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
     wanted = [
         *(
-            (each, operation, _Permission.ALLOW)
-            for each in resources
+            (resource, operation, _Permission.ALLOW)
+            for resource in resources
             for operation in args.allow or ()
         ),
         *(
-            (each, operation, _Permission.DENY)
-            for each in resources
+            (resource, operation, _Permission.DENY)
+            for resource in resources
             for operation in args.deny or ()
         ),
-        *((*each, _Permission.ALLOW) for each in _of_roles(args)),
+        *((*right, _Permission.ALLOW) for right in _of_roles(args)),
     ]
     if not wanted:
-        raise UsageError("say what: --allow, --deny, --producer or --consumer")
+        raise UsageError("name the rights: --allow, --deny, --producer or --consumer")
     return [
         _Binding(
             resource.kind,
@@ -199,10 +202,10 @@ def _remove(args: argparse.Namespace) -> int:
         return 1
     filters = [
         _Filter(
-            each.restype, each.name, each.resource_pattern_type, each.principal, each.host,
-            each.operation, each.permission_type,
+            binding.restype, binding.name, binding.resource_pattern_type, binding.principal,
+            binding.host, binding.operation, binding.permission_type,
         )
-        for each in wanted
+        for binding in wanted
     ]  # fmt: skip
     futures = cluster.admin.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
     removed = [acl for found in settled(_named(futures), "remove").values() for acl in found]
@@ -262,7 +265,7 @@ def _asked(cluster: KafkaCluster, request: DescribeAclsRequest) -> Iterator[Show
 def _show(args: argparse.Namespace, acls: Iterable[Shown]) -> None:
     shown = sorted(acls)
     if args.json:
-        print_json([each._asdict() for each in shown])
+        print_json([acl._asdict() for acl in shown])
     else:
         say(table(Shown._fields, shown))
 
@@ -290,7 +293,7 @@ def _written(value: Any) -> str:
 
 COMMANDS: Final = {
     "add": Command(
-        "allow or deny a user something",
+        "allow or deny operations of a user",
         _configure_add,
         _add,
         """\
@@ -301,13 +304,13 @@ COMMANDS: Final = {
 """,
     ),
     "list": Command(
-        "the ACLs, or those that have a say on a resource",
+        "list ACLs, all or those that apply to a resource",
         _configure_list,
         _list,
         "  headwater acl list\n  headwater acl list alice --topic orders\n",
     ),
     "remove": Command(
-        "take ACLs back; named as for add",
+        "remove ACLs, given with the same options as for add",
         _configure_remove,
         _remove,
         "  headwater acl remove alice --producer --topic orders --yes\n",

@@ -25,8 +25,8 @@ def _backup(args: argparse.Namespace) -> int:
     from headwater.backup.taking import take
 
     data_dir, state_dir = _places(args)
-    telling = _Telling(quiet=args.json)
-    made = take(data_dir, state_dir, Path(args.directory), telling)
+    notes = _ProgressNotes(quiet=args.json)
+    made = take(data_dir, state_dir, Path(args.directory), notes)
     _show(f"{data_dir} is in {args.directory}", made, as_json=args.json)
     if not args.json:
         command = styled(f"headwater restore {args.directory}", "bold")
@@ -38,7 +38,7 @@ def _restore(args: argparse.Namespace) -> int:
     from headwater.backup.restoring import restore
 
     data_dir, state_dir = _places(args)
-    made = restore(Path(args.directory), data_dir, state_dir, _Telling(quiet=args.json))
+    made = restore(Path(args.directory), data_dir, state_dir, _ProgressNotes(quiet=args.json))
     _show(f"{args.directory} is restored to {data_dir}", made, as_json=args.json)
     return 0
 
@@ -61,7 +61,7 @@ def _show(what: str, made: dict[str, Any], *, as_json: bool) -> None:
         say(f"{what}: {plural(made['files'], 'file')}, {size(made['size_bytes'])}")
 
 
-class _Telling:
+class _ProgressNotes:
     """A line now and then."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -83,7 +83,7 @@ BACKUP = Command(
     "  headwater backup /backups/2026-01-31",
 )
 RESTORE = Command(
-    "make a data directory of a backup",
+    "restore a data directory from a backup",
     _configure_restore,
     _restore,
     "  headwater restore /backups/2026-01-31",

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def _configure(parser: Parser) -> None:
-    for each in _flags():
-        flag = f"--{each.name.replace('_', '-')}"
-        default = _default(each.default)
+    for field in _flags():
+        flag = f"--{field.name.replace('_', '-')}"
+        default = _default(field.default)
         parser.add_argument(
-            flag, dest=each.name, metavar=_METAVARS.get(each.name, "N"),
-            help=_help(each.metadata["doc"]) + default,
+            flag, dest=field.name, metavar=_METAVARS.get(field.name, "N"),
+            help=_help(field.metadata["doc"]) + default,
         )  # fmt: skip
     parser.add_argument(
         "--topic-defaults",
@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace) -> int:
         run(settings.broker, ready=partial(_announce, settings, as_json=args.json))
     except OSError as error:
         if error.filename is not None:
-            taken = isinstance(error, FileExistsError)  # mkdir's word for a file in its place
+            taken = isinstance(error, FileExistsError)  # mkdir's error if it is a file
             reason = "not a directory" if taken else (error.strerror or str(error)).lower()
             raise HeadwaterError(
                 "the broker cannot use its data directory",
@@ -137,9 +137,9 @@ def _announce(settings: Config, running: "RunningBroker", *, as_json: bool) -> N
         say(f"headwater is ready at {address}, data in {data_dir}")
     else:
         # Another terminal has the same file and environment, but not these flags.
-        known = config.read(path=str(settings.path) if settings.path else None).bootstrap()
+        default = config.read(path=str(settings.path) if settings.path else None).bootstrap()
         reached = settings.broker.reached_at(address)
-        given = "" if known == reached else f" -b {reached}"
+        given = "" if default == reached else f" -b {reached}"
         say(
             f"{styled('headwater is ready', 'bold green')} at {styled(address, 'bold')},"
             f" data in {data_dir}\n\n"

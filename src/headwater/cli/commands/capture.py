@@ -1,7 +1,7 @@
-"""`headwater capture list | status | run | snapshot | reset`: databases whose changes are followed.
+"""`headwater capture list | status | run | snapshot | reset`: change data capture.
 
-list and status read the log, so they work from any machine that reaches the broker; the database of
-a capture that does not run is asked what it keeps for it, if it can be reached.
+list and status read the log, so they work from any machine that reaches the broker. If a capture
+does not run, its database is asked how much log it retains for it, if it can be reached.
 """
 
 import argparse
@@ -36,20 +36,20 @@ def _configure_list(parser: Parser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    known = _known(load_config(args))
+    captures = _captures(load_config(args))
     if args.json:
-        print_json([each.as_json() for each in known])
-    elif known:
+        print_json([capture.as_json() for capture in captures])
+    elif captures:
         headers = ("capture", "source", "state", "tables", "lag")
-        say(table(headers, ([*_cells(each)] for each in known)))
+        say(table(headers, ([*_cells(capture)] for capture in captures)))
     else:
         note("no captures yet; a section [capture.NAME] in headwater.toml makes one")
     return 0
 
 
-def _cells(known: CaptureState) -> tuple[str, ...]:
-    source = known.settings.shown_source if known.settings else "(not in this configuration)"
-    return known.name, source, known.state, shown_tables(known), shown_lag(known)
+def _cells(capture: CaptureState) -> tuple[str, ...]:
+    source = capture.settings.shown_source if capture.settings else "(not in this configuration)"
+    return capture.name, source, capture.state, shown_tables(capture), shown_lag(capture)
 
 
 def _configure_status(parser: Parser) -> None:
@@ -58,52 +58,52 @@ def _configure_status(parser: Parser) -> None:
 
 
 def _status(args: argparse.Namespace) -> int:
-    known = {each.name: each for each in _known(load_config(args))}
+    captures = {capture.name: capture for capture in _captures(load_config(args))}
     for name in args.names:
-        if name not in known:
-            raise no_capture(name, list(known))
-    wanted = [known[name] for name in args.names or known]
+        if name not in captures:
+            raise no_capture(name, list(captures))
+    wanted = [captures[name] for name in args.names or captures]
     if args.json:
-        print_json([each.as_json() for each in wanted])
+        print_json([capture.as_json() for capture in wanted])
     elif not wanted:
         note("no captures yet; a section [capture.NAME] in headwater.toml makes one")
     else:
-        for index, each in enumerate(wanted):
+        for index, capture in enumerate(wanted):
             if index:
                 say()
-            _show(each)
-    return 0 if all(each.is_well for each in wanted) else 3
+            _show(capture)
+    return 0 if all(capture.is_well for capture in wanted) else 3
 
 
-def _show(known: CaptureState) -> None:
-    capture = known.stored.capture
-    state = styled(known.state, _STYLES.get(known.state, "bold yellow"))
-    source = known.settings.shown_source if known.settings else "not in this configuration"
-    say(f"{styled(known.name, 'bold')}  {state}  {source}")
-    if capture is None:
-        say(f"  `headwater capture run {known.name}` starts it")
+def _show(capture: CaptureState) -> None:
+    stored = capture.stored.capture
+    state = styled(capture.state, _STYLES.get(capture.state, "bold yellow"))
+    source = capture.settings.shown_source if capture.settings else "not in this configuration"
+    say(f"{styled(capture.name, 'bold')}  {state}  {source}")
+    if stored is None:
+        say(f"  `headwater capture run {capture.name}` starts it")
         return
-    if known.state != FOLLOWING:
-        say(f"  its position was last stored {duration(known.silent_s or 0)} ago")
-    if known.not_ready is not None:
-        say(f"  it says: {known.not_ready}")
-    place = ", ".join(f"{key} {value}" for key, value in capture.position.at.items())
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(capture.ts_ms / 1000))
-    say(f"  position  {place}")
+    if capture.state != FOLLOWING:
+        say(f"  its position was last stored {duration(capture.silent_s or 0)} ago")
+    if capture.not_ready is not None:
+        say(f"  not ready: {capture.not_ready}")
+    position = ", ".join(f"{key} {value}" for key, value in stored.position.at.items())
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stored.ts_ms / 1000))
+    say(f"  position  {position}")
     say(f"  last transaction  {at}")
-    say(f"  lag  {shown_lag(known)}")
-    if known.lag.retained_bytes is not None:
-        is_old = known.lag_now is None and known.state != FOLLOWING
+    say(f"  lag  {shown_lag(capture)}")
+    if capture.lag.retained_bytes is not None:
+        is_old = capture.lag_now is None and capture.state != FOLLOWING
         then = " when it was last seen; its database does not answer now" if is_old else ""
-        say(f"  log kept for it  {size(known.lag.retained_bytes)}{then}")
-    warning = warning_of(known)
+        say(f"  retained log  {size(capture.lag.retained_bytes)}{then}")
+    warning = warning_of(capture)
     if warning is not None:
         say(f"{styled('warning:', 'bold yellow')} {warning}")
-    if known.stored.tables:
+    if capture.stored.tables:
         say()
-        say(table(("table", "state", ">rows copied", "topic"), _table_rows(known)))
-    for name in known.failed:
-        failure = known.stored.tables[name].failed
+        say(table(("table", "state", ">rows copied", "topic"), _table_rows(capture)))
+    for name in capture.failed:
+        failure = capture.stored.tables[name].failed
         assert failure is not None
         say()
         say(f"{styled('failed:', 'bold red')} {name}: {failure.what}")
@@ -113,36 +113,36 @@ def _show(known: CaptureState) -> None:
             say(f"{styled('hint:', 'bold cyan')} {failure.hint}")
 
 
-def _table_rows(known: CaptureState) -> list[tuple[str, ...]]:
+def _table_rows(capture: CaptureState) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for each in known.as_json()["tables"]:
-        snapshot = each["snapshot"]
+    for shown in capture.as_json()["tables"]:
+        snapshot = shown["snapshot"]
         copied, state = "-", "followed"
         if snapshot is not None:
             copied, total = count(snapshot["rows"]), snapshot["estimated_rows"]
             if not snapshot["done"]:
                 state = "copying"
                 copied += f" of ~{count(total)}" if total else ""
-        if each["failed"] is not None:
+        if shown["failed"] is not None:
             state = "failed"
-        rows.append((each["table"], state, copied, each["topic"]))
+        rows.append((shown["table"], state, copied, shown["topic"]))
     return rows
 
 
-def _known(loaded: config.Config) -> list[CaptureState]:
+def _captures(loaded: config.Config) -> list[CaptureState]:
     connected(loaded)
     records = read_committed_latest(loaded.bootstrap(), loaded.client, positions.TOPIC)
     names = {*loaded.captures, *positions.captures_in(records)}
-    known = capture_states(
+    captures = capture_states(
         loaded.captures, {name: positions.decode(name, records) for name in sorted(names)}
     )
-    return with_lags_now(known)
+    return with_lags_now(captures)
 
 
 COMMANDS = {
-    "list": Command("the captures, and how far each is", _configure_list, _list),
+    "list": Command("list captures with their state and lag", _configure_list, _list),
     "status": Command(
-        "position, lag and tables of captures; exit code 3 if one is not well",
+        "show position, lag and tables of captures; exit code 3 if one is not well",
         _configure_status,
         _status,
         "  headwater capture status\n  headwater capture status shop --json",

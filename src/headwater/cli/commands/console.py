@@ -1,4 +1,4 @@
-"""`headwater console`: the web pages, in the foreground until SIGINT or SIGTERM."""
+"""`headwater console`: the web console, in the foreground until SIGINT or SIGTERM."""
 
 import argparse
 import os
@@ -44,7 +44,7 @@ def _run(args: argparse.Namespace) -> int:
 
 COMMANDS = {
     "": Command(
-        "run the console: web pages about everything",
+        "run the web console",
         _configure,
         _run,
         "  headwater console\n  headwater console --listen 127.0.0.1:8081 -b kafka-1:9092",

@@ -46,7 +46,9 @@ def _configure(parser: Parser) -> None:
         metavar="POSITION",
         help=f"{FORMS}; TIME is ISO, epoch ms, or back from now as -1h (default: end, and follow)",
     )
-    parser.add_argument("-e", "--exit", action="store_true", help="end at the end, do not follow")
+    parser.add_argument(
+        "-e", "--exit", action="store_true", help="end at the last record, do not follow"
+    )
     parser.add_argument("-n", "--num", type=_COUNT, metavar="N", help="end after N records")
     parser.add_argument("-p", "--partitions", metavar="P[,P...]", help="only these partitions")
     parser.add_argument(
@@ -110,7 +112,7 @@ class _Output:
         return self._left == 0 or bool(self._interrupted)
 
     def write(self, batch: Batch) -> Batch:
-        """Returns what was written of it. Raises BrokenPipeError when the reader has gone."""
+        """Returns what was written of it. Raises BrokenPipeError if the reader closed the pipe."""
         if self._left is not None:
             batch = batch[: self._left]
             self._left -= len(batch)
@@ -177,7 +179,7 @@ def _consume_partitions(
     try:
         while reading.open_partitions and not output.full:
             output.write(reading.next_batch())
-            _tell_if_lost(cluster)
+            _warn_if_lost(cluster)
             if follows and time.monotonic() > next_look_s:
                 _look_for_new_partitions(cluster, args, reading)
                 next_look_s = time.monotonic() + _LOOK_FOR_NEW_PARTITIONS_S
@@ -193,7 +195,7 @@ def _look_for_new_partitions(
     except BrokerUnreachable:
         return  # a tail waits for the broker to come back
     except RequestRefused as error:
-        note(str(error))  # a topic was deleted; the others go on
+        note(str(error))  # a topic was deleted; the others are read on
 
 
 class _Reading:
@@ -210,9 +212,9 @@ class _Reading:
         self.open_partitions: set[Partition] = set()
 
     def add(self, partitions: list[Partition], wanted: Range) -> None:
-        new = [each for each in partitions if each not in self._spans]
+        new = [partition for partition in partitions if partition not in self._spans]
         spans = resolve(wanted, self._cluster, new, committed_only=self._committed_only)
-        missing = [each for each in new if each not in spans]
+        missing = [partition for partition in new if partition not in spans]
         if missing:
             raise RequestRefused(
                 f"{missing[0]} cannot be read", detail="it has no leader at the moment"
@@ -221,7 +223,9 @@ class _Reading:
             self._spans[partition] = span
             first = max(span.first, span.low)
             if span.first < span.low and wanted.first.kind == "offset":
-                note(f"{partition}: offset {span.first} is gone; begins at {span.low}")
+                note(
+                    f"{partition}: offset {span.first} is no longer retained; begins at {span.low}"
+                )
             if span.last is not None and (span.last <= first or first >= span.high >= span.last):
                 continue
             if span.last is not None or first > span.high:
@@ -240,7 +244,7 @@ class _Reading:
         if not self._bounded:
             for message in polled:
                 if message.error():
-                    return [each for each in polled if self._take(each)]
+                    return [earlier for earlier in polled if self._take(earlier)]
             return polled
         return [message for message in polled if self._take(message)]
 
@@ -343,8 +347,11 @@ def _consume_as_member(
                 elif not error.retriable():
                     raise refused(error, f"cannot read as a member of {args.group}")
             _store_offsets(consumer, output.write(batch))
-            _tell_if_lost(cluster)
-            assigned = {Partition(each.topic, each.partition) for each in consumer.assignment()}
+            _warn_if_lost(cluster)
+            assigned = {
+                Partition(assignment.topic, assignment.partition)
+                for assignment in consumer.assignment()
+            }
             if args.exit and assigned and assigned <= at_end:
                 return
     except KafkaException as error:
@@ -355,14 +362,16 @@ def _consume_as_member(
 
 def _store_offsets(consumer: Any, written: Batch) -> None:
     """Marks what was written: it is committed every second, on a rebalance, and at the end."""
-    after = {Partition(each.topic(), each.partition()): each.offset() + 1 for each in written}
+    after = {
+        Partition(message.topic(), message.partition()): message.offset() + 1 for message in written
+    }
     for partition, offset in after.items():
         try:
             consumer.store_offsets(
                 offsets=[TopicPartition(partition.topic, partition.number, offset)]
             )
         except KafkaException:
-            continue  # the partition has just gone to another member, which reads it again
+            continue  # the partition was just assigned to another member, which reads it again
 
 
 def _consumer(
@@ -386,10 +395,10 @@ def _consumer(
     )
 
 
-def _tell_if_lost(cluster: KafkaCluster) -> None:
+def _warn_if_lost(cluster: KafkaCluster) -> None:
     if cluster.is_lost:
         cluster.is_lost = False
-        note(f"no broker answers at {cluster.bootstrap}; trying again")
+        note(f"no broker answers at {cluster.bootstrap}; retrying")
 
 
 def _poll(consumer: Any) -> Batch:

@@ -1,4 +1,4 @@
-"""`headwater demo`: the shop, whole: what a newcomer sees first. See headwater/demo/."""
+"""`headwater demo`: a shop with everything derived from it. See headwater/demo/."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ def _configure(parser: Parser) -> None:
         help="transactions per second (default: 25)",
     )
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="keep everything there (default: removed at the end)"
+        "--data-dir", metavar="DIR", help="store everything in DIR (default: removed at the end)"
     )
     output_options(parser, json_help="show nothing, write the summary as JSON")
 
@@ -85,14 +85,14 @@ def _directory(given: str | None) -> Path:
 
 def _left(given: str | None, directory: Path) -> str:
     if given is None:
-        return "everything has stopped and is removed (--data-dir DIR keeps it)"
+        return "everything has stopped and is removed (--data-dir DIR retains it)"
     goes_on = f"headwater demo --data-dir {shlex.quote(str(directory))}"
-    return f"everything has stopped; `{goes_on}` goes on with it"
+    return f"everything has stopped; `{goes_on}` continues it"
 
 
 COMMANDS = {
     "": Command(
-        "a shop and everything derived from it, to watch and to try",
+        "run a demo shop with everything derived from it",
         _configure,
         _run,
         "  headwater demo\n  headwater demo --seconds 30 --json\n"

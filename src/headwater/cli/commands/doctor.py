@@ -1,4 +1,4 @@
-"""`headwater doctor`: what is wrong with this machine or configuration, and how to mend it.
+"""`headwater doctor`: checks this machine and configuration, with a hint for each problem.
 
 Prints every setting with its source, then one line per check. Exit code 1 if something is broken.
 """
@@ -60,7 +60,7 @@ def _run(args: argparse.Namespace) -> int:
         print_json(
             {
                 "settings": [dataclasses.asdict(setting) for setting in read.settings],
-                "checks": [dataclasses.asdict(each) for each in findings],
+                "checks": [dataclasses.asdict(finding) for finding in findings],
             }
         )
     else:
@@ -419,5 +419,5 @@ def _show(read: config.Config, findings: list[Finding]) -> None:
 
 
 COMMANDS = {
-    "": Command("what is wrong with this machine or configuration", _configure, _run),
+    "": Command("check this machine and the configuration", _configure, _run),
 }

@@ -66,10 +66,10 @@ def _describe(args: argparse.Namespace) -> int:
     if args.json:
         print_json(groups)
         return 0
-    for position, each in enumerate(groups):
+    for position, group in enumerate(groups):
         if position:
             say()
-        _show(each)
+        _show(group)
     return 0
 
 
@@ -79,17 +79,17 @@ def _show(group: dict[str, Any]) -> None:
         f" {plural(len(group['members']), 'member')}, lag {count(group['lag'])}"
     )
     if len(group["topics"]) > 1:
-        rows = [(each["topic"], count(each["lag"])) for each in group["topics"]]
+        rows = [(topic["topic"], count(topic["lag"])) for topic in group["topics"]]
         say("\n" + table(("topic", ">lag"), rows))
     if group["partitions"]:
         cells = [
-            ["-" if cell is None else cell for cell in each.values()]
-            for each in group["partitions"]
+            ["-" if cell is None else cell for cell in partition.values()]
+            for partition in group["partitions"]
         ]
         headers = ("topic", ">partition", ">committed", ">end", ">lag", "member")
         say("\n" + table(headers, cells))
     if group["members"]:
-        cells = [list(each.values()) for each in group["members"]]
+        cells = [list(member.values()) for member in group["members"]]
         say("\n" + table(("member", "client", "host", "static id", ">partitions"), cells))
 
 
@@ -138,7 +138,7 @@ def _seek(args: argparse.Namespace) -> int:
 
 def _configure_delete(parser: Parser) -> None:
     parser.add_argument("groups", metavar="GROUP", nargs="+", help="groups to delete")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for a confirmation")
     client_options(parser)
 
 
@@ -156,7 +156,7 @@ def _delete(args: argparse.Namespace) -> int:
             deleted.append(name)
         except KafkaException as error:
             failure = failure or refused(error, f"cannot delete group {name}")
-    # Those that could be deleted are gone, whatever became of the others.
+    # Those that could be deleted are deleted, also if others could not.
     if args.json and deleted:
         print_json([{"group": name, "deleted": True} for name in deleted])
     elif not args.json:

@@ -20,7 +20,9 @@ _DATABASE: Final = "shop.db"
 
 
 def _configure(parser: Parser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="where; made if it is not there")
+    parser.add_argument(
+        "directory", metavar="DIR", help="directory of the project; created if it does not exist"
+    )
     output_options(parser)
 
 
@@ -55,11 +57,11 @@ def _written(directory: Path) -> list[str]:
     for source in sorted(_TEMPLATE.rglob("*")):
         if not source.is_file() or source.suffix == ".pyc":
             continue
-        place = source.relative_to(_TEMPLATE)
-        place = place.with_name(_RENAMED.get(place.name, place.name))
-        (directory / place).parent.mkdir(exist_ok=True)
-        shutil.copyfile(source, directory / place)
-        files.append(str(place))
+        path = source.relative_to(_TEMPLATE)
+        path = path.with_name(_RENAMED.get(path.name, path.name))
+        (directory / path).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, directory / path)
+        files.append(str(path))
     with closing(sqlite3.connect(directory / _DATABASE)) as connection:
         connection.executescript((_TEMPLATE / "schema.sql").read_text(encoding="utf-8"))
     return [*files, _DATABASE]

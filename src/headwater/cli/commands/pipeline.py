@@ -1,6 +1,6 @@
-"""`headwater pipeline list | status | run | rebuild | promote`: what is derived from the log.
+"""`headwater pipeline list | status | run | rebuild | promote`: pipelines and their stores.
 
-list and status start no Spark: stores say themselves how far they are.
+list and status start no Spark: stores report their own positions.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from headwater.terminal.output import (
 _STYLES = {RUNNING: "green", NEW: "dim"}
 _MISSED = ("late", "future", "without_time")
 _JOINED = {"waiting": "waiting for the table", "unmatched": "without a row", "too_old": "too old"}
-_SLOW_S = 10  # who is behind by less does not keep people waiting
+_SLOW_S = 10  # a smaller gap is not worth a line
 _NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one"
 
 
@@ -46,22 +46,22 @@ def _configure_list(parser: Parser) -> None:
 def _list(args: argparse.Namespace) -> int:
     loaded = load_config(args)
     connected(loaded)
-    known = pipeline_states(loaded, wanted(loaded, []))
+    pipelines = pipeline_states(loaded, wanted(loaded, []))
     if args.json:
-        print_json([each.as_json() for each in known])
-    elif known:
+        print_json([pipeline.as_json() for pipeline in pipelines])
+    elif pipelines:
         headers = ("pipeline", "file", "state", "writes", ">lag")
-        say(table(headers, (_cells(each) for each in known)))
+        say(table(headers, (_cells(pipeline) for pipeline in pipelines)))
     else:
         note(_NONE)
     return 0
 
 
-def _cells(known: PipelineState) -> tuple[str, ...]:
-    lags = [write.lag for write in known.writes]
-    lag = "-" if not lags or None in lags else count(sum(each or 0 for each in lags))
-    writes = ", ".join(write.name for write in known.writes) or "-"
-    return known.name, known.file, known.state, writes, lag
+def _cells(pipeline: PipelineState) -> tuple[str, ...]:
+    lags = [write.lag for write in pipeline.writes]
+    lag = "-" if not lags or None in lags else count(sum(number or 0 for number in lags))
+    writes = ", ".join(write.name for write in pipeline.writes) or "-"
+    return pipeline.name, pipeline.file, pipeline.state, writes, lag
 
 
 def _configure_status(parser: Parser) -> None:
@@ -72,31 +72,31 @@ def _configure_status(parser: Parser) -> None:
 def _status(args: argparse.Namespace) -> int:
     loaded = load_config(args)
     connected(loaded)
-    known = pipeline_states(loaded, wanted(loaded, args.names))
+    pipelines = pipeline_states(loaded, wanted(loaded, args.names))
     if args.json:
-        print_json([each.as_json() for each in known])
-    elif not known:
+        print_json([pipeline.as_json() for pipeline in pipelines])
+    elif not pipelines:
         note(_NONE)
-    for index, each in enumerate(known if not args.json else ()):
+    for index, pipeline in enumerate(pipelines if not args.json else ()):
         if index:
             say()
-        _show(each)
-    return 0 if all(each.is_well for each in known) else 3
+        _show(pipeline)
+    return 0 if all(pipeline.is_well for pipeline in pipelines) else 3
 
 
-def _show(known: PipelineState) -> None:
-    state = styled(known.state, _STYLES.get(known.state, "bold yellow"))
-    say(f"{styled(known.name, 'bold')}  {state}  {known.file}")
-    _show_error(known.error, known.hint, "  ")
-    if not known.is_running:
-        say(f"  `headwater pipeline run {known.name}` starts it")
-    for topic, number in known.dead_letters.items():
+def _show(pipeline: PipelineState) -> None:
+    state = styled(pipeline.state, _STYLES.get(pipeline.state, "bold yellow"))
+    say(f"{styled(pipeline.name, 'bold')}  {state}  {pipeline.file}")
+    _show_error(pipeline.error, pipeline.hint, "  ")
+    if not pipeline.is_running:
+        say(f"  `headwater pipeline run {pipeline.name}` starts it")
+    for topic, number in pipeline.dead_letters.items():
         say(styled(f"  {plural(number, 'record')} of {topic} unreadable: in {topic}.dlq", "yellow"))
-    for write in known.writes:
-        _show_write(known, write)
-    late = sum(known.late_rows.values())
+    for write in pipeline.writes:
+        _show_write(pipeline, write)
+    late = sum(pipeline.late_rows.values())
     if late:
-        say(f"  {plural(late, 'row')} put aside: in {known.name}.late")
+        say(f"  {plural(late, 'row')} put aside: in {pipeline.name}.late")
 
 
 def _show_error(error: str | None, hint: str | None, indent: str) -> None:
@@ -106,22 +106,22 @@ def _show_error(error: str | None, hint: str | None, indent: str) -> None:
             say(f"{indent}{styled('hint:', 'bold cyan')} {hint}")
 
 
-def _show_write(known: PipelineState, write: WriteState) -> None:
+def _show_write(pipeline: PipelineState, write: WriteState) -> None:
     reported = write.reported
-    is_at_work = known.is_running and not known.is_starting
+    is_at_work = pipeline.is_running and not pipeline.is_starting
     state = reported.get("state", "") if is_at_work else ""
     say(f"  {styled(write.name, 'bold')}  {state}".rstrip())
     if is_at_work:
         _show_error(reported.get("error"), reported.get("hint"), "    ")
     if write.error is not None:
-        say(f"    {styled('error:', 'bold red')} the store cannot be asked: {write.error}")
+        say(f"    {styled('error:', 'bold red')} the store cannot be read: {write.error}")
     elif write.lag is not None:
         behind = "in step" if write.lag == 0 else f"{plural(write.lag, 'record')} behind"
         batch = f", batch {write.position.batch}" if write.position else ""
         say(f"    {behind}{batch}")
     if write.refused:
         rows = plural(write.refused, "row")
-        letters = f"{known.name}.dlq"
+        letters = f"{pipeline.name}.dlq"
         say(styled(f"    {rows} refused by the store: in {letters}", "yellow"))
     if reported.get("batch_ms") is not None:
         rate = count(round(reported.get("rows_per_s") or 0))
@@ -152,13 +152,15 @@ def _show_operator(name: str, reported: Mapping[str, Any]) -> None:
     if behind_s is not None and slowest and slowest["behind_s"] >= _SLOW_S:
         behind = duration(slowest["behind_s"])
         say(f"      waits for  {slowest['name']}, {behind} behind the furthest")
-    missed = {each.replace("_", " "): reported.get(each, 0) for each in _MISSED}
+    missed = {metric.replace("_", " "): reported.get(metric, 0) for metric in _MISSED}
     shown = ", ".join(f"{count(number)} {what}" for what, number in missed.items() if number)
     if shown:
         judged = f"of {plural(reported['events'], 'row')}  " if "events" in reported else ""
         say(f"      {judged}{shown}")
     shown = ", ".join(
-        f"{count(reported[each])} {what}" for each, what in _JOINED.items() if reported.get(each)
+        f"{count(reported[metric])} {what}"
+        for metric, what in _JOINED.items()
+        if reported.get(metric)
     )
     if shown:
         say(f"      events  {shown}")
@@ -168,7 +170,9 @@ def _show_operator(name: str, reported: Mapping[str, Any]) -> None:
         )
     if reported.get("late_alert"):
         share = f"{100 * reported['late_share']:.2g} %"
-        say(styled(f"      {share} of the last ten minutes' rows were not taken in", "bold yellow"))
+        say(
+            styled(f"      {share} of the last ten minutes' rows were not processed", "bold yellow")
+        )
 
 
 def _at(time_us: int) -> str:
@@ -180,9 +184,9 @@ def _at(time_us: int) -> str:
 
 
 COMMANDS = {
-    "list": Command("the pipelines, and how far each is", _configure_list, _list),
+    "list": Command("list pipelines with their state and lag", _configure_list, _list),
     "status": Command(
-        "rates, lag, state and versions of pipelines; exit code 3 if one is not well",
+        "show rates, lag, state and versions of pipelines; exit code 3 if one is not well",
         _configure_status,
         _status,
         "  headwater pipeline status\n  headwater pipeline status revenue --json",

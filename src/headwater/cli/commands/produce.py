@@ -22,7 +22,7 @@ from headwater.inspect.kafka_cluster import KafkaCluster, refused
 from headwater.inspect.record_json import Record, parse_record
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import count, note, plural, say
-from headwater.terminal.progress import Progress
+from headwater.terminal.progress import ProgressBar
 
 _CHUNK_BYTES: Final = 1 << 18
 _MAX_LINE_BYTES: Final = 100 << 20
@@ -117,7 +117,7 @@ class _Writing:
         self._read_bytes = 0
         self._interrupted = Interrupt()
         status = os.fstat(0)
-        self._progress = Progress(
+        self._progress = ProgressBar(
             f"to {args.topic}",
             total=status.st_size if stat.S_ISREG(status.st_mode) and status.st_size else None,
             quiet=args.quiet or sys.stdin.isatty(),
@@ -226,7 +226,7 @@ class _Writing:
         self._progress.update(acknowledged, self._read_bytes)
 
     def finish(self) -> None:
-        """Waits until every record is acknowledged or has failed, and says what came of them."""
+        """Waits until every record is acknowledged or has failed, and reports the result."""
         try:
             while self._producer.flush(_WAIT_S):
                 self._show_progress()

@@ -1,4 +1,4 @@
-"""`headwater queue list | describe | alter | redrive`: share groups, and what they gave up."""
+"""`headwater queue list | describe | alter | redrive`: share groups and their dead letters."""
 
 import argparse
 from typing import Any
@@ -66,7 +66,9 @@ def _describe(args: argparse.Namespace) -> int:
         if name not in groups:
             raise _no_queue(name)
     letters = dead_letters(cluster, {topic for group in groups.values() for topic in group.topics})
-    ends = cluster.bounds({each.partition for group in groups.values() for each in group.progress})
+    ends = cluster.bounds(
+        {progress.partition for group in groups.values() for progress in group.progress}
+    )
     queues = [_queue(cluster, groups[name], letters, ends) for name in args.queues]
     if args.json:
         print_json(queues)
@@ -86,16 +88,16 @@ def _queue(cluster: KafkaCluster, group: ShareGroup, letters: Any, ends: Any) ->
         "in_flight": group.total("in_flight"),
         "partitions": [
             {
-                "topic": each.partition.topic,
-                "partition": each.partition.number,
-                "start_offset": each.start,
-                "end_offset": ends.get(each.partition, (None, None))[1],
-                "backlog": each.backlog,
-                "in_flight": each.in_flight,
-                "oldest_lock_s": each.oldest_lock_s,
-                "dead_letters": letters.get(each.partition, 0),
+                "topic": progress.partition.topic,
+                "partition": progress.partition.number,
+                "start_offset": progress.start,
+                "end_offset": ends.get(progress.partition, (None, None))[1],
+                "backlog": progress.backlog,
+                "in_flight": progress.in_flight,
+                "oldest_lock_s": progress.oldest_lock_s,
+                "dead_letters": letters.get(progress.partition, 0),
             }
-            for each in group.progress
+            for progress in group.progress
         ],
         "members": group.members,
         "settings": _settings(cluster, group.name),
@@ -109,9 +111,9 @@ def _settings(cluster: KafkaCluster, name: str) -> list[dict[str, Any]]:
     except KafkaException as error:
         raise refused(error, f"cannot read the settings of queue {name}") from error
     return [
-        {"setting": each.name, "value": each.value, "is_set": not each.is_default}
-        for each in sorted(entries.values(), key=lambda entry: entry.name)
-        if not each.name.startswith(("consumer.", "streams."))
+        {"setting": entry.name, "value": entry.value, "is_set": not entry.is_default}
+        for entry in sorted(entries.values(), key=lambda entry: entry.name)
+        if not entry.name.startswith(("consumer.", "streams."))
     ]
 
 
@@ -123,18 +125,18 @@ def _show(queue: dict[str, Any]) -> None:
     )
     if queue["partitions"]:
         rows = []
-        for each in queue["partitions"]:
-            lock_s = each["oldest_lock_s"]
-            shown = {**each, "oldest_lock_s": None if lock_s is None else duration(lock_s)}
+        for partition in queue["partitions"]:
+            lock_s = partition["oldest_lock_s"]
+            shown = {**partition, "oldest_lock_s": None if lock_s is None else duration(lock_s)}
             rows.append([_cell(cell) for cell in shown.values()])
         headers = ("topic", ">partition", ">start", ">end", ">backlog", ">in flight")
         say("\n" + table((*headers, ">oldest lock", ">dead letters"), rows))
     if queue["members"]:
-        rows = [[*list(each.values())[:3], each["partitions"]] for each in queue["members"]]
+        rows = [[*list(member.values())[:3], member["partitions"]] for member in queue["members"]]
         say("\n" + table(("member", "client", "host", ">partitions"), rows))
     settings = [
-        (each["setting"], each["value"], "this queue" if each["is_set"] else "default")
-        for each in queue["settings"]
+        (setting["setting"], setting["value"], "this queue" if setting["is_set"] else "default")
+        for setting in queue["settings"]
     ]
     say("\n" + table(("setting", "value", "source"), settings))
     note(f"\n`headwater queue alter {queue['queue']} --set KEY=VALUE` changes a setting")

@@ -1,5 +1,6 @@
-"""`headwater status`: one screen about all of it: the processes of `headwater up`, the broker, the
-captures and pipelines of the configuration. Exit code 3 if one of them is not there or not well.
+"""`headwater status`: one screen about the processes, the broker, captures and pipelines.
+
+Exit code 3 if one of them does not run or is not well.
 """
 
 import argparse
@@ -111,7 +112,7 @@ def _state(
     settings = loaded.broker
     metadata = cluster.metadata()
     brokers = [address_of(broker) for broker in metadata.brokers.values()]
-    topics = {name: each for name, each in metadata.topics.items() if not name.startswith("__")}
+    topics = {name: topic for name, topic in metadata.topics.items() if not name.startswith("__")}
     partitions = all_partitions(topics)
     bounds = cluster.bounds(partitions)
     sizes = cluster.sizes_bytes(brokers)
@@ -205,15 +206,15 @@ def _falling_behind(samples: list[_Sample], warning_percent: int) -> list[dict[s
         if sample.value * 100 < warning_percent:
             continue
         where = tuple(sample.labels.values())
-        known = worst.get((sample.labels["group"], sample.labels["topic"]))
-        if known is None or known["retention_used"] < sample.value:
+        before = worst.get((sample.labels["group"], sample.labels["topic"]))
+        if before is None or before["retention_used"] < sample.value:
             worst[sample.labels["group"], sample.labels["topic"]] = {
                 **sample.labels,
                 "retention_used": sample.value,
                 "lag_bytes": lags.get(("headwater_group_lag_bytes", *where)),
                 "lag_seconds": lags.get(("headwater_group_lag_seconds", *where)),
             }
-    return sorted(worst.values(), key=lambda each: -each["retention_used"])
+    return sorted(worst.values(), key=lambda reader: -reader["retention_used"])
 
 
 def _dropped(samples: list[_Sample]) -> dict[str, int]:
@@ -234,10 +235,10 @@ def _disk(cluster: KafkaCluster, brokers: list[str], metrics: dict[str, float]) 
             directories = broker_request.log_dirs(address, cluster.properties).results
         except HeadwaterError:
             continue
-        known = [directory for directory in directories if directory.total_bytes >= 0]
-        if known:
+        reporting = [directory for directory in directories if directory.total_bytes >= 0]
+        if reporting:
             # Each directory may be a disk of its own; the one that fills first matters.
-            least = min(known, key=lambda each: each.usable_bytes)
+            least = min(reporting, key=lambda directory: directory.usable_bytes)
             if free is None or least.usable_bytes < free:
                 total, free = least.total_bytes, least.usable_bytes
     if "headwater_disk_free_bytes" in metrics:
@@ -290,8 +291,8 @@ def _show(state: dict[str, Any]) -> None:
     say(f"groups  {count(len(groups))}" + (f", lag {count(lag)} in all" if groups else ""))
     if groups:
         rows = [
-            (each["group"], each["state"], each["members"], count(each["lag"]))
-            for each in groups[:_SHOWN_GROUPS]
+            (group["group"], group["state"], group["members"], count(group["lag"]))
+            for group in groups[:_SHOWN_GROUPS]
         ]
         say("\n" + table(("group", "state", ">members", ">lag"), rows))
     if len(groups) > _SHOWN_GROUPS:
@@ -320,8 +321,8 @@ def _show_archive(archive: dict[str, Any]) -> None:
         + (f", {size(pending)} to be archived" if pending else "")
     )
     if archive["is_failing"]:
-        kept = size(archive["retention_waiting_bytes"])
-        say(styled(f"fault   the archive takes nothing; {kept} stay here because of it", "red"))
+        waiting = size(archive["retention_waiting_bytes"])
+        say(styled(f"fault   the archive fails; {waiting} past retention stay on this disk", "red"))
     if archive["corrupt_objects"]:
         corrupt = plural(archive["corrupt_objects"], "object")
         say(styled(f"fault   {corrupt} in the archive: corrupt", "red"))
@@ -334,7 +335,7 @@ def _behind_line(behind: dict[str, Any]) -> str:
     )
     if behind["lag_seconds"] is not None:
         line += f", {duration(behind['lag_seconds'])} behind"
-    return line + "; read faster, or keep more (retention.ms, retention.bytes)"
+    return line + "; read faster, or retain more (retention.ms, retention.bytes)"
 
 
 def _disk_line(disk: dict[str, Any]) -> str:
@@ -356,7 +357,7 @@ def _disk_line(disk: dict[str, Any]) -> str:
 
 COMMANDS = {
     "": Command(
-        "the state of all of it on one screen",
+        "show the state of everything on one screen",
         _configure,
         _run,
         "  headwater status\n  headwater status --watch\n  headwater status --json | jq .ready",

@@ -100,7 +100,7 @@ def _list(args: argparse.Namespace) -> int:
     rows = []
     for name, topic in sorted(topics.items()):
         partitions = [Partition(name, number) for number in topic.partitions]
-        known = [sizes[partition] for partition in partitions if partition in sizes]
+        on_disk = [sizes[partition] for partition in partitions if partition in sizes]
         records = sum(
             high - low
             for low, high in (bounds[partition] for partition in partitions if partition in bounds)
@@ -114,7 +114,7 @@ def _list(args: argparse.Namespace) -> int:
                 "partitions": len(partitions),
                 "replicas": replicas,
                 "records": records,
-                "size_bytes": sum(known) if known else None,
+                "size_bytes": sum(on_disk) if on_disk else None,
             }
         )
     if args.json:
@@ -169,10 +169,10 @@ def _describe(args: argparse.Namespace) -> int:
     if args.json:
         print_json(described)
         return 0
-    for position, each in enumerate(described):
+    for position, topic in enumerate(described):
         if position:
             say()
-        _show(each)
+        _show(topic)
     return 0
 
 
@@ -200,12 +200,12 @@ def _show(topic: dict[str, Any]) -> None:
     partitions = topic["partitions"]
     records = sum(partition["end_offset"] - partition["start_offset"] for partition in partitions
                   if partition["end_offset"] is not None)  # fmt: skip
-    known = [
+    on_disk = [
         partition["size_bytes"] for partition in partitions if partition["size_bytes"] is not None
     ]
     say(
         f"{styled(topic['topic'], 'bold')}  {plural(len(partitions), 'partition')},"
-        f" {plural(records, _counted(topic))}, {size(sum(known) if known else None)} on disk"
+        f" {plural(records, _counted(topic))}, {size(sum(on_disk) if on_disk else None)} on disk"
     )
     say()
     say(
@@ -230,7 +230,7 @@ def _show(topic: dict[str, Any]) -> None:
     if topic["configs"] is None:
         say("you may not see its configs (DESCRIBE_CONFIGS on the topic)")
     elif topic["configs"]:
-        rows = [(each["name"], each["value"], each["source"]) for each in topic["configs"]]
+        rows = [(config["name"], config["value"], config["source"]) for config in topic["configs"]]
         say(table(("config", "value", "source"), rows))
     else:
         say("every config is at its default (--all shows them)")
@@ -239,7 +239,7 @@ def _show(topic: dict[str, Any]) -> None:
 def _counted(topic: dict[str, Any]) -> str:
     """What the difference of two offsets counts: where compaction made holes, not records."""
     policies = [
-        each["value"] for each in topic["configs"] or () if each["name"] == "cleanup.policy"
+        config["value"] for config in topic["configs"] or () if config["name"] == "cleanup.policy"
     ]
     return "offset" if "compact" in "".join(policies) else "record"
 
@@ -253,7 +253,7 @@ def _read_configs(
         entries = settled({topic: futures[resource]}, "describe")[topic]
     except RequestRefused as error:
         if "AUTHORIZATION_FAILED" in error.detail:
-            return None  # who may see the topic need not be one who may see its configs
+            return None  # a user may have DESCRIBE without DESCRIBE_CONFIGS
         raise
     return [
         {
@@ -291,7 +291,7 @@ def _alter(args: argparse.Namespace) -> int:
     present = len(topic.partitions)
     if args.partitions is not None and args.partitions < present:
         raise RequestRefused(
-            f"cannot take partitions away from {args.topic}",
+            f"cannot remove partitions from {args.topic}",
             detail=f"it has {present}, {args.partitions} were asked for",
             hint="create another topic and copy the records",
         )
@@ -334,7 +334,7 @@ def _alter_configs(
 
 def _configure_delete(parser: Parser) -> None:
     parser.add_argument("topics", metavar="TOPIC", nargs="+", help="topics to delete")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for a confirmation")
     client_options(parser)
 
 
@@ -361,7 +361,7 @@ def confirmed(question: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "nothing was changed: there is no terminal to ask for a confirmation",
-            hint="--yes goes on without asking",
+            hint="--yes continues without a confirmation",
         )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

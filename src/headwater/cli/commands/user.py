@@ -1,4 +1,4 @@
-"""`headwater user create | passwd | list | delete`: who may log in.
+"""`headwater user create | passwd | list | delete`: users who may log in.
 
 With `--offline` the users are written into the data directory of a broker that does not run: the
 way to the first one, who can then make the others.
@@ -106,8 +106,8 @@ class _Offline:
         asyncio.run(self._with_users(lambda users: users.put({name: credentials})))
 
     def delete(self, name: str) -> None:
-        gone: dict[str, scram.Credential | None] = dict.fromkeys(self.all()[name])
-        asyncio.run(self._with_users(lambda users: users.put({name: gone})))
+        deleted: dict[str, scram.Credential | None] = dict.fromkeys(self.all()[name])
+        asyncio.run(self._with_users(lambda users: users.put({name: deleted})))
 
     async def _with_users(self, work: Callable[[Users], Any]) -> Any:
         from headwater.clock import SystemClock
@@ -187,10 +187,13 @@ def _passwd(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     found = _users(args).all()
     if args.json:
-        print_json([{"user": name, "mechanisms": each} for name, each in found.items()])
+        print_json([{"user": name, "mechanisms": mechanisms} for name, mechanisms in found.items()])
     elif found:
         say(
-            table(("user", "mechanisms"), [(name, ", ".join(each)) for name, each in found.items()])
+            table(
+                ("user", "mechanisms"),
+                [(name, ", ".join(mechanisms)) for name, mechanisms in found.items()],
+            )
         )
     else:
         note("no users yet; `headwater user create NAME` makes one")
@@ -218,7 +221,7 @@ def _require(users: _Online | _Offline, name: str) -> None:
 
 
 def _new_password(args: argparse.Namespace) -> str:
-    """Never from the command line, which everybody on the machine could read."""
+    """Never from the command line, which every user of the machine could read."""
     if args.password_file is not None:
         return read_secret(args.password_file, "--password-file")
     if not sys.stdin.isatty():
@@ -245,7 +248,7 @@ def _done(args: argparse.Namespace, text: str) -> None:
 
 COMMANDS = {
     "create": Command(
-        "make a user who can log in",
+        "create a user who can log in",
         _configure_password,
         _create,
         "  headwater user create admin --offline\n"

@@ -1,5 +1,6 @@
-"""`headwater verify [NAME …]`: whether stores are what their pipelines derive from the log, and
-captured topics what their tables are. All in one Spark.
+"""`headwater verify [NAME …]`: compares stores with what is derived from the log.
+
+Captured topics are compared with their tables. All in one Spark.
 """
 
 import argparse
@@ -45,8 +46,8 @@ def _verify(args: argparse.Namespace) -> int:
     if shows_progress(args):
         note("starting Spark …")
     pipelines = {
-        each.name: each
-        for each in load_pipelines(
+        pipeline.name: pipeline
+        for pipeline in load_pipelines(
             loaded,
             lambda: spark_of(loaded, "headwater verify"),
             list(dict.fromkeys(pipeline for pipeline, _, _ in writes)),
@@ -60,7 +61,7 @@ def _verify(args: argparse.Namespace) -> int:
             note(f"reading the table of {topic} …")
         spark = spark_of(loaded, "headwater verify")
         verdicts.append((topic, verify_captured_topic(loaded, spark, topic)))
-    return _told(args, verdicts)
+    return _report(args, verdicts)
 
 
 def _is_captured(loaded: config.Config, name: str) -> bool:
@@ -74,23 +75,23 @@ def _verified(
     from headwater.pipelines.verification.stores import is_readable, verify
 
     verdicts = []
-    for each in [write] if write else [each.name for each in pipeline.flow().writes]:
-        if not write and not is_readable(pipeline, each):
-            note(f"{each} cannot be read back; what was sent was sent")
+    for name in [write] if write else [declared.name for declared in pipeline.flow().writes]:
+        if not write and not is_readable(pipeline, name):
+            note(f"{name} cannot be verified: its sink cannot be read")
             continue
         if shows_progress(args):
-            note(f"deriving {each} from the log …")
-        verdicts.append((pipeline.name, verify(pipeline, each)))
+            note(f"deriving {name} from the log …")
+        verdicts.append((pipeline.name, verify(pipeline, name)))
     return verdicts
 
 
-def _told(args: argparse.Namespace, verdicts: "list[tuple[str, Verdict]]") -> int:
+def _report(args: argparse.Namespace, verdicts: "list[tuple[str, Verdict]]") -> int:
     if args.json:
-        print_json([{"name": name, **_as_json(each)} for name, each in verdicts])
+        print_json([{"name": name, **_as_json(verdict)} for name, verdict in verdicts])
     else:
         for _, verdict in verdicts:
             _show(verdict)
-    return 0 if all(each.is_equal for _, each in verdicts) else 3
+    return 0 if all(verdict.is_equal for _, verdict in verdicts) else 3
 
 
 def _show(verdict: "Verdict") -> None:

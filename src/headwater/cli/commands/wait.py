@@ -1,4 +1,4 @@
-"""`headwater wait NAME`: until a derived store has what was written."""
+"""`headwater wait NAME`: waits until a derived store has what was written."""
 
 import argparse
 import time
@@ -19,7 +19,11 @@ def _configure(parser: Parser) -> None:
         " (all that is committed now, in the log and in captured databases)",
     )
     parser.add_argument(
-        "--timeout", metavar="DURATION", type=duration_s, default=30.0, help="how long (30s)"
+        "--timeout",
+        metavar="DURATION",
+        type=duration_s,
+        default=30.0,
+        help="how long to wait (30s)",
     )
     broker_options(parser)
 
@@ -35,7 +39,7 @@ def _wait(args: argparse.Namespace) -> int:
         print_json({name: position.offsets for name, position in positions.items()})
     else:
         took_s = time.monotonic() - began_s
-        say(f"{', '.join(positions)}: there after {took_s:.2f} s")
+        say(f"{', '.join(positions)}: up to date after {took_s:.2f} s")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`headwater why NAME --key K`: the records of the log behind a derived row."""
+"""`headwater why NAME --key K`: the lineage of a derived row, its records in the log."""
 
 import argparse
 from datetime import datetime
@@ -28,7 +28,11 @@ def _configure(parser: Parser) -> None:
         help="the row's key; once for each of its columns",
     )
     parser.add_argument(
-        "--limit", metavar="N", type=whole_number(1, 100_000), default=20, help="records (20)"
+        "--limit",
+        metavar="N",
+        type=whole_number(1, 100_000),
+        default=20,
+        help="most records to show (20)",
     )
     broker_options(parser)
 
@@ -44,23 +48,23 @@ def _why(args: argparse.Namespace) -> int:
 
 
 def _of_running(args: argparse.Namespace, name: str, write: str) -> dict[str, Any] | None:
-    """As the process that runs the pipeline answers; None if there is none. What its status tells
-    of the write's key is checked first.
+    """As the process that runs the pipeline answers; None if there is none. The key is checked
+    first, against the status that it reports.
     """
     loaded = load_config(args)
     wanted(loaded, [name])
-    place = loaded.state_dir()
-    writes = reported_writes(status.read(place, name))
+    state_dir = loaded.state_dir()
+    writes = reported_writes(status.read(state_dir, name))
     if not writes:
         return None
-    write = _chosen(name, write, {each: about["table"] for each, about in writes.items()})
+    write = _chosen(name, write, {candidate: about["table"] for candidate, about in writes.items()})
     if write not in writes:
         return None  # the function may have changed
     columns = writes[write]["key"]
     kinds = writes[write].get("key_types", [""] * len(columns))
     key = _key(args.key, tuple(columns))
     check_key(write, dict(zip(columns, kinds, strict=True)), key)
-    return ask(place, name, {"write": write, "key": key, "limit": args.limit})
+    return ask(state_dir, name, {"write": write, "key": key, "limit": args.limit})
 
 
 def _of_own_spark(args: argparse.Namespace, name: str, write: str) -> dict[str, Any]:
@@ -69,8 +73,8 @@ def _of_own_spark(args: argparse.Namespace, name: str, write: str) -> dict[str, 
     _, pipeline = started_pipeline(args, name)
     from headwater.pipelines.lineage.tracing import why
 
-    writes = {each.name: each for each in pipeline.flow().writes}
-    write = _chosen(name, write, {each: about.table for each, about in writes.items()})
+    writes = {declared.name: declared for declared in pipeline.flow().writes}
+    write = _chosen(name, write, {candidate: about.table for candidate, about in writes.items()})
     columns = writes[write].key if write in writes else ()
     trace = why(pipeline, write, _key(args.key, columns), limit=args.limit)
     found = orjson.dumps(trace.as_json(), default=str, option=orjson.OPT_NON_STR_KEYS)
@@ -80,17 +84,19 @@ def _of_own_spark(args: argparse.Namespace, name: str, write: str) -> dict[str, 
 def _chosen(pipeline: str, write: str, tables: dict[str, str]) -> str:
     """The write that is meant; `tables` by write."""
     if not write and len(tables) > 1:
-        names = ", ".join(f"{pipeline}/{each}" for each in tables)
+        names = ", ".join(f"{pipeline}/{candidate}" for candidate in tables)
         raise UsageError(f"pipeline {pipeline} writes several tables", hint=f"name one: {names}")
     if not write:
         return next(iter(tables))
-    return next((each for each, table in tables.items() if write in (each, table)), write)
+    return next(
+        (candidate for candidate, table in tables.items() if write in (candidate, table)), write
+    )
 
 
 def _key(given: list[str], columns: tuple[str, ...]) -> dict[str, str]:
     if len(given) == 1 and len(columns) == 1 and not given[0].startswith(f"{columns[0]}="):
         return {columns[0]: given[0]}
-    pairs = [each.partition("=") for each in given]
+    pairs = [pair.partition("=") for pair in given]
     return {column: value for column, _, value in pairs}
 
 
@@ -99,11 +105,11 @@ def _show(trace: dict[str, Any]) -> None:
         say(f"{trace['write']} has no such row")
     else:
         say("  ".join(f"{styled(name, 'bold')} {value}" for name, value in trace["row"].items()))
-    for each in trace["untraced"]:
-        say(f"any record of {each['topic']} can have made it: {each['reason']}")
+    for untraced in trace["untraced"]:
+        say(f"any record of {untraced['topic']} can have made it: {untraced['reason']}")
     causes = trace["causes"]
     if causes and not trace["is_certain"]:
-        say("some of these records made it, and no others; which ones cannot be followed:")
+        say("some of these records made it, and no others; which ones cannot be determined:")
     if causes:
         say()
         headers = ("topic", ">partition", ">offset", "time", "op", "used by", "record")
@@ -117,13 +123,13 @@ def _cells(cause: dict[str, Any]) -> tuple[str, ...]:
     if cause["at"]:
         at = datetime.fromisoformat(cause["at"]).isoformat(" ", "milliseconds")
     row = " ".join(f"{name}={value}" for name, value in cause["record"].items())
-    place = cause["topic"], str(cause["partition"]), str(cause["offset"])
-    return *place, at, cause["op"] or "-", cause["use"] or "-", row
+    position = cause["topic"], str(cause["partition"]), str(cause["offset"])
+    return *position, at, cause["op"] or "-", cause["use"] or "-", row
 
 
 COMMANDS = {
     "": Command(
-        "the records of the log behind a derived row, newest first",
+        "show the lineage of a derived row: its records in the log, newest first",
         _configure,
         _why,
         "  headwater why revenue --key DE\n"

@@ -1,4 +1,4 @@
-"""What is wrong with the sinks and pipelines of the configuration: stores, rights, functions, Java.
+"""Checks of the sinks and pipelines of the configuration: stores, rights, functions, Java.
 For `headwater doctor`; starts no Spark and changes nothing.
 """
 
@@ -23,7 +23,7 @@ _MAIL: Final = {"to": "nobody@example.org", "subject": "-"}  # what every write 
 
 
 def check_pipelines(read: config.Config, client: ClientSettings) -> Iterator[Finding]:
-    """`client`: as whom to ask the broker, where stores are topics or keep positions there."""
+    """`client`: the login at the broker, for stores that are topics or store positions there."""
     loaded = dataclasses.replace(read, client=client)
     targets = _targets(loaded)
     log = Log(loaded.bootstrap(), client)

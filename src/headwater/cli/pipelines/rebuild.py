@@ -8,7 +8,7 @@ from headwater.cli.parser import Command, Parser, whole_number
 from headwater.cli.pipelines.run import STOP_S
 from headwater.cli.pipelines.started import started_pipeline
 from headwater.terminal.output import duration, note, print_json, say
-from headwater.terminal.progress import Progress, shows_progress
+from headwater.terminal.progress import ProgressBar, shows_progress
 from headwater.terminal.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -17,16 +17,14 @@ if TYPE_CHECKING:
 
 def _configure(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="pipeline: [pipeline.NAME]")
-    parser.add_argument("--write", metavar="SINK/TABLE", help="only this of its writes (all)")
+    parser.add_argument("--write", metavar="SINK/TABLE", help="only this write (default: all)")
 
 
 def _configure_rebuild(parser: Parser) -> None:
     _configure(parser)
+    parser.add_argument("--resume", action="store_true", help="resume a rebuild that was stopped")
     parser.add_argument(
-        "--resume", action="store_true", help="go on with a rebuild that was stopped"
-    )
-    parser.add_argument(
-        "--promote", action="store_true", help="make the new version live when it is whole"
+        "--promote", action="store_true", help="make the new version live when it is complete"
     )
     broker_options(parser)
 
@@ -54,7 +52,7 @@ def _rebuild(args: argparse.Namespace) -> int:
         print_json({"versions": versions, "promoted": args.promote})
         return 0
     for name, version in versions.items():
-        say(f"{name}: version {version} is whole{' and live' if args.promote else ''}")
+        say(f"{name}: version {version} is complete{' and live' if args.promote else ''}")
     if not args.promote:
         say(f"`headwater pipeline promote {args.name}` makes it live")
     return 0
@@ -66,7 +64,7 @@ def _configure_promote(parser: Parser) -> None:
         "--version",
         metavar="N",
         type=whole_number(1, 1 << 30),
-        help="the version to make live (the newest); an older one goes back to it",
+        help="version to make live (default: the newest)",
     )
     parser.add_argument("--drop", action="store_true", help="remove the version that was live")
     broker_options(parser)
@@ -100,7 +98,7 @@ def _promote(args: argparse.Namespace) -> int:
     for name, (was, now) in promoted.items():
         say(f"{name}: version {now} is live" + (f", {was} was" if was not in (None, now) else ""))
         if was not in (None, now) and not args.drop:
-            say(f"`headwater pipeline promote {args.name} --version {was}` goes back")
+            say(f"`headwater pipeline promote {args.name} --version {was}` reverts to it")
     return 0
 
 
@@ -110,15 +108,15 @@ class _Shown:
     def __init__(self, doing: str, *, quiet: bool) -> None:
         self._doing = doing
         self._quiet = quiet
-        self._bar: Progress | None = None
+        self._bar: ProgressBar | None = None
         self._done: dict[str, tuple[int, int]] = {}
 
     def report(self, progress: "rebuilding.RebuildProgress") -> None:
         self._done[progress.write] = (progress.done, progress.total)
-        done = sum(each for each, _ in self._done.values())
-        total = sum(each for _, each in self._done.values())
+        done = sum(number for number, _ in self._done.values())
+        total = sum(number for _, number in self._done.values())
         if self._bar is None:
-            self._bar = Progress(self._doing, total=total or None, quiet=self._quiet)
+            self._bar = ProgressBar(self._doing, total=total or None, quiet=self._quiet)
         left = progress.remaining_s
         self._bar.update(done, done, f", {duration(left)} left" if left else "")
 
@@ -128,13 +126,13 @@ class _Shown:
 
 
 REBUILD = Command(
-    "derive the stores again, beside those in use",
+    "derive the stores again from the log, beside those in use",
     _configure_rebuild,
     _rebuild,
     "  headwater pipeline rebuild revenue\n  headwater pipeline rebuild revenue --promote",
 )
 PROMOTE = Command(
-    "put a rebuilt version in the place of the live one",
+    "make a rebuilt version live",
     _configure_promote,
     _promote,
     "  headwater pipeline promote revenue\n  headwater pipeline promote revenue --version 1",

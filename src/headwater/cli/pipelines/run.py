@@ -53,7 +53,7 @@ def _run(args: argparse.Namespace) -> int:
         say(json.dumps({"pipelines": names, "bootstrap": loaded.bootstrap(), "pid": os.getpid()}))
     else:
         took_s = time.monotonic() - began_s
-        say(f"Spark is there after {took_s:.0f} s; {plural(len(names), 'pipeline')} on it")
+        say(f"Spark is ready after {took_s:.0f} s; {plural(len(names), 'pipeline')} on it")
         if sys.stdout.isatty():
             name = styled(f"headwater pipeline status {names[0]}", "bold")
             say(f"\nlook, in another terminal:\n  {name}\n\nCtrl-C stops it\n")
@@ -67,18 +67,18 @@ def _run(args: argparse.Namespace) -> int:
     if not stop.is_set():  # all of them ended by themselves
         raise runner.errors()[0]
     if not args.json:
-        say("stopped; the next run goes on from here")
+        say("stopped; the next run continues from here")
     return 0
 
 
 def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
     if not quiet:
         note(f"starting Spark ({loaded.spark.master}) …")
-    place = loaded.state_dir()
+    state_dir = loaded.state_dir()
     for name in names:
-        if status.read(place, name).is_running:
+        if status.read(state_dir, name).is_running:
             note(f"{name} is run by another process; this one takes over when that ends")
-        status.starting(place, name)
+        status.starting(state_dir, name)
     return spark_of(loaded, "headwater " + ", ".join(names))
 
 

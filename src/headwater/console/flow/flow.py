@@ -1,10 +1,8 @@
-"""The flow as a graph: sources, topics, pipelines, stores and groups; how much flows, who is
-behind, and who is to blame for it.
+"""The flow as a graph: rates, lag and the cause of backpressure of each source, topic and store.
 
-Pure: from readings to a picture's contents (graph.py). layout.py says where everything
-lies.
+Pure functions from states to the contents of the graph (graph.py); layout.py positions them.
 
-The cause of backpressure. A write that is behind has its cause where its batch's time goes:
+The cause of backpressure is attributed to where the time of a batch goes:
 
     its store does not answer, or takes most of the batch's time      the store
     it does not run, has failed, is starting; Spark takes the time     the pipeline
@@ -41,7 +39,7 @@ from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.pipelines.offsets import lag_records
 from headwater.terminal.output import count, duration, plural, size
 
-BEHIND_S: Final = 10.0  # who is less behind than that keeps up
+BEHIND_S: Final = 10.0  # a smaller lag counts as up to date
 _BEHIND_BYTES: Final = 16 << 20  # of a source's log
 _OWN_GROUPS: Final = "headwater."  # groups of pipelines and of redrives: shown by what they are
 _SINGLE_GROUPS: Final = 100  # that lag most
@@ -49,7 +47,7 @@ _SINGLE_GROUPS: Final = 100  # that lag most
 
 @dataclass(frozen=True, slots=True)
 class TopicFlow:
-    """What the graph needs to know of a topic."""
+    """The records and the rate of a topic."""
 
     records: int | None
     per_s: float | None
@@ -73,8 +71,8 @@ def graph_of(
         _add_capture(graph, capture, topics)
     for pipeline in pipelines:
         _add_pipeline(graph, pipeline, topics, lag_s or {}, read_per_s or {}, topic_sinks)
-    shown = [each for each in groups if not each.name.startswith(_OWN_GROUPS)]
-    shown.sort(key=lambda each: (-(each.lag or 0), each.name))
+    shown = [group for group in groups if not group.name.startswith(_OWN_GROUPS)]
+    shown.sort(key=lambda group: (-(group.lag or 0), group.name))
     for group in shown[:_SINGLE_GROUPS]:
         _add_group(graph, group, topics)
     _add_other_groups(graph, shown[_SINGLE_GROUPS:], topics)
@@ -95,60 +93,62 @@ def _topic_id(name: str) -> str:
 def _add_topic(graph: Graph, name: str, topics: Mapping[str, TopicFlow]) -> None:
     if _topic_id(name) in graph.nodes:
         return
-    known = topics.get(name)
-    if known is None:
+    topic = topics.get(name)
+    if topic is None:
         graph.add(
             Node(_topic_id(name), TOPIC, name, _href("topics", name), IDLE, ("not there yet",))
         )
         return
-    notes = [plural(known.records, "record")] if known.records is not None else []
+    notes = [plural(topic.records, "record")] if topic.records is not None else []
     graph.add(
         Node(
             _topic_id(name),
             TOPIC,
             name,
             _href("topics", name),
-            _well(known.per_s),
-            (*([shown_rate(known.per_s)] if known.per_s else []), *notes),
-            known.per_s,
+            _well(topic.per_s),
+            (*([shown_rate(topic.per_s)] if topic.per_s else []), *notes),
+            topic.per_s,
         )
     )
 
 
-def _add_capture(graph: Graph, known: CaptureState, topics: Mapping[str, TopicFlow]) -> None:
-    node_id = f"source:{known.name}"
-    names = [topic_name(known.name, table.table) for table in known.stored.tables.values()]
+def _add_capture(graph: Graph, capture: CaptureState, topics: Mapping[str, TopicFlow]) -> None:
+    node_id = f"source:{capture.name}"
+    names = [topic_name(capture.name, table.table) for table in capture.stored.tables.values()]
     # Changes of tables, transactions, an outbox's topics.
     names += [
         topic
         for topic in topics
-        if topic.startswith(f"{known.name}.") and not topic.endswith(".dlq") and topic not in names
+        if topic.startswith(f"{capture.name}.")
+        and not topic.endswith(".dlq")
+        and topic not in names
     ]
-    per_s = [topics[each].per_s or 0.0 for each in names if each in topics]
+    per_s = [topics[name].per_s or 0.0 for name in names if name in topics]
     total = sum(per_s)
     state, notes, cause = _well(total), [], None
-    lag_bytes = known.stored.capture.lag.size_bytes if known.stored.capture else None
-    if known.state != FOLLOWING:
-        state, cause = BROKEN, known.not_ready or f"the capture {_does_not_run(known.state)}"
-        notes.append(known.state)
-    elif known.failed:
+    lag_bytes = capture.stored.capture.lag.size_bytes if capture.stored.capture else None
+    if capture.state != FOLLOWING:
+        state, cause = BROKEN, capture.not_ready or f"the capture {_does_not_run(capture.state)}"
+        notes.append(capture.state)
+    elif capture.failed:
         state = BROKEN
-        cause = f"{plural(len(known.failed), 'table')} not followed: {', '.join(known.failed)}"
-        notes.append(f"{plural(len(known.failed), 'table')} failed")
-    elif (known.lag_s or 0) > BEHIND_S or (lag_bytes or 0) > _BEHIND_BYTES:
+        cause = f"{plural(len(capture.failed), 'table')} not followed: {', '.join(capture.failed)}"
+        notes.append(f"{plural(len(capture.failed), 'table')} failed")
+    elif (capture.lag_s or 0) > BEHIND_S or (lag_bytes or 0) > _BEHIND_BYTES:
         state = BEHIND
-        cause = f"the capture is behind its database by {_shown_lag(lag_bytes, known.lag_s)}"
-        notes.append(f"{_shown_lag(lag_bytes, known.lag_s)} behind")
+        cause = f"the capture is behind its database by {_shown_lag(lag_bytes, capture.lag_s)}"
+        notes.append(f"{_shown_lag(lag_bytes, capture.lag_s)} behind")
     else:
         copying = sum(
             table.snapshot is not None and not table.snapshot.is_done
-            for table in known.stored.tables.values()
+            for table in capture.stored.tables.values()
         )
         state = _well(total or copying)
         notes.append(f"copies {plural(copying, 'table')}" if copying else "follows")
     notes += [shown_rate(total)] if total else []
-    href = _href("captures", known.name)
-    graph.add(Node(node_id, SOURCE, known.name, href, state, tuple(notes), total, None, cause))
+    href = _href("captures", capture.name)
+    graph.add(Node(node_id, SOURCE, capture.name, href, state, tuple(notes), total, None, cause))
     for name in names:
         _add_topic(graph, name, topics)
         rate = topics[name].per_s if name in topics else None
@@ -167,24 +167,24 @@ def _shown_lag(lag_bytes: int | None, lag_s: float | None) -> str:
 
 def _add_pipeline(
     graph: Graph,
-    known: PipelineState,
+    pipeline: PipelineState,
     topics: Mapping[str, TopicFlow],
     lag_s: Mapping[str, float],
     read_per_s: Mapping[str, float],
     topic_sinks: Collection[str],
 ) -> None:
-    node_id = f"pipeline:{known.name}"
-    rates = [read_per_s[name] for each in known.writes if (name := f"{known.name}/{each.name}") in
-             read_per_s]  # fmt: skip
-    lags = [each.lag for each in known.writes if each.lag is not None]
-    state, cause = _pipeline_state(known)
-    notes = [known.state] if known.state != "running" else []
+    node_id = f"pipeline:{pipeline.name}"
+    names = [f"{pipeline.name}/{write.name}" for write in pipeline.writes]
+    rates = [read_per_s[name] for name in names if name in read_per_s]
+    lags = [write.lag for write in pipeline.writes if write.lag is not None]
+    state, cause = _pipeline_state(pipeline)
+    notes = [pipeline.state] if pipeline.state != "running" else []
     blamed: list[str] = [cause] if cause else []
-    for write in known.writes:
-        write_lag_s = lag_s.get(f"{known.name}/{write.name}")
-        per_s = read_per_s.get(f"{known.name}/{write.name}")
+    for write in pipeline.writes:
+        write_lag_s = lag_s.get(f"{pipeline.name}/{write.name}")
+        per_s = read_per_s.get(f"{pipeline.name}/{write.name}")
         store_id, (store_state, store_cause), (why, is_behind) = _write_states(
-            known, write, write_lag_s, per_s, topic_sinks
+            pipeline, write, write_lag_s, per_s, topic_sinks
         )
         if is_behind and state == WELL:
             state = BEHIND
@@ -195,7 +195,7 @@ def _add_pipeline(
             if store_cause:
                 graph.add(replace(graph.nodes[store_id], state=store_state, cause=store_cause))
         else:
-            _add_store(graph, store_id, known, write, store_state, store_cause, write_lag_s)
+            _add_store(graph, store_id, pipeline, write, store_state, store_cause, write_lag_s)
         graph.join(Edge(node_id, store_id, per_s, write.lag, is_behind))
         for topic in write.reported.get("topics", ()):
             _add_topic(graph, topic, topics)
@@ -207,15 +207,15 @@ def _add_pipeline(
     total = max(rates, default=None)
     state = _well(total or max(lags, default=0)) if state == WELL else state
     notes += [shown_rate(total)] if total else []
-    at_work = [each for each in known.writes if not each.is_idle]
-    batches = [ms for each in at_work if (ms := each.reported.get("batch_ms")) is not None]
-    notes += [f"batch {duration(max(batches) / 1000)}"] if batches and known.is_running else []
+    at_work = [write for write in pipeline.writes if not write.is_idle]
+    batches = [ms for write in at_work if (ms := write.reported.get("batch_ms")) is not None]
+    notes += [f"batch {duration(max(batches) / 1000)}"] if batches and pipeline.is_running else []
     graph.add(
         Node(
             node_id,
             PIPELINE,
-            known.name,
-            _href("pipelines", known.name),
+            pipeline.name,
+            _href("pipelines", pipeline.name),
             state,
             tuple(notes),
             total,
@@ -225,26 +225,16 @@ def _add_pipeline(
     )
 
 
-def _topic_lag(write: WriteState, topic: str) -> int:
-    """Of all that it reads, what waits in this topic."""
-    if write.error is not None:
-        return 0
-    read = write.position.offsets.get(topic, {}) if write.position else {}
-    return sum(
-        max(0, end - read.get(partition, 0)) for partition, end in write.ends.get(topic, {}).items()
-    )
-
-
-def _pipeline_state(known: PipelineState) -> tuple[str, str | None]:
+def _pipeline_state(pipeline: PipelineState) -> tuple[str, str | None]:
     """Of the pipeline as a whole."""
-    match known.state:
+    match pipeline.state:
         case "stopped":
             return BROKEN, "the pipeline does not run"
         case "never ran":
             return IDLE, None
         case "failed":
-            told = [known.error, *(write.reported.get("error") for write in known.writes)]
-            error = next((each for each in told if each), "it fails")
+            errors = [pipeline.error, *(write.reported.get("error") for write in pipeline.writes)]
+            error = next((error for error in errors if error), "it fails")
             return BROKEN, error
         case "starting":
             return IDLE, None
@@ -252,14 +242,14 @@ def _pipeline_state(known: PipelineState) -> tuple[str, str | None]:
 
 
 def _lag_in(topic: str, write: WriteState) -> int:
-    """Records of one of its topics that the store does not have; 0 if it cannot be told."""
+    """Records of one of its topics that the store does not have; 0 if that cannot be determined."""
     if write.error is not None:
         return 0
     return lag_records(write.position, {topic: write.ends.get(topic, {})})
 
 
 def _write_states(
-    known: PipelineState,
+    pipeline: PipelineState,
     write: WriteState,
     lag_s: float | None,
     per_s: float | None,
@@ -268,21 +258,21 @@ def _write_states(
     """The store's id, its state and its blame, and the pipeline's blame and whether the write is
     behind.
     """
-    told = write.reported
-    is_topic = told["sink"] in topic_sinks
-    store_id = _topic_id(told["table"]) if is_topic else f"store:{known.name}/{write.name}"
+    reported = write.reported
+    is_topic = reported["sink"] in topic_sinks
+    store_id = _topic_id(reported["table"]) if is_topic else f"store:{pipeline.name}/{write.name}"
     is_behind = bool(write.lag) and (
-        not known.is_running or (lag_s is not None and lag_s >= BEHIND_S)
+        not pipeline.is_running or (lag_s is not None and lag_s >= BEHIND_S)
     )
-    if told.get("state") == "waiting" and known.is_running:
-        return store_id, (BROKEN, f"it does not take rows: {told.get('error')}"), (None, True)
+    if reported.get("state") == "waiting" and pipeline.is_running:
+        return store_id, (BROKEN, f"it does not take rows: {reported.get('error')}"), (None, True)
     if write.error is not None:
-        return store_id, (BROKEN, f"it cannot be asked: {write.error}"), (None, is_behind)
+        return store_id, (BROKEN, f"it cannot be read: {write.error}"), (None, is_behind)
     if not is_behind:
         return store_id, (_well(per_s or write.lag), None), (None, False)
-    if not known.is_running or told.get("state") != "running":
+    if not pipeline.is_running or reported.get("state") != "running":
         return store_id, (BEHIND, None), (None, True)  # the pipeline as a whole has its cause
-    batch_ms, store_ms = told.get("batch_ms"), told.get("store_ms")
+    batch_ms, store_ms = reported.get("batch_ms"), reported.get("store_ms")
     if batch_ms and store_ms is not None and store_ms > batch_ms / 2:
         share = f"{100 * store_ms / batch_ms:.0f} %"
         return store_id, (BEHIND, f"it takes {share} of the batch's time"), (None, True)
@@ -290,7 +280,7 @@ def _write_states(
 
 
 def _of_spark(write: WriteState) -> str:
-    """Why rows wait for Spark, as far as its last batch tells."""
+    """Why rows wait for Spark, judged by its last batch."""
     batch_ms = write.reported.get("batch_ms")
     since_s = write.idle_s or 0.0
     if since_s >= BEHIND_S:
@@ -302,7 +292,7 @@ def _of_spark(write: WriteState) -> str:
 def _add_store(
     graph: Graph,
     store_id: str,
-    known: PipelineState,
+    pipeline: PipelineState,
     write: WriteState,
     state: str,
     cause: str | None,
@@ -318,15 +308,15 @@ def _add_store(
     if write.refused:
         notes += (f"{plural(write.refused, 'row')} refused",)
     name = f"{write.reported['sink']}/{write.reported['table']}"
-    href = _href("stores", known.name, write.reported["sink"], write.reported["table"])
+    href = _href("stores", pipeline.name, write.reported["sink"], write.reported["table"])
     graph.add(Node(store_id, STORE, name, href, state, notes, None, write.lag, cause))
 
 
 def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -> None:
-    read = [each for each in group.topics if each in topics]
+    read = [topic for topic in group.topics if topic in topics]
     if not read:
         return
-    per_s = sum(topics[each].per_s or 0.0 for each in read)
+    per_s = sum(topics[topic].per_s or 0.0 for topic in read)
     lag = group.lag or 0
     state, cause = _well(per_s or lag), None
     if lag and group.state in ("empty", "dead"):
@@ -348,7 +338,7 @@ def _add_group(graph: Graph, group: GroupLag, topics: Mapping[str, TopicFlow]) -
 def _add_other_groups(
     graph: Graph, groups: Sequence[GroupLag], topics: Mapping[str, TopicFlow]
 ) -> None:
-    """Thousands that lag less than those that are shown, as one."""
+    """The groups that lag less than those that are shown, as one node."""
     if not groups:
         return
     lag = sum(group.lag or 0 for group in groups)

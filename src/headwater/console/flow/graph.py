@@ -1,4 +1,4 @@
-"""What the flow's picture is made of: nodes, and what goes from one to another."""
+"""The nodes and edges of the flow graph."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ WELL, BEHIND, BROKEN, IDLE = "well", "behind", "broken", "idle"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`cause` is why things wait for it, if they do."""
+    """A part of the flow; `cause` is why records wait for it, None if they do not."""
 
     id: str
     kind: str

@@ -1,4 +1,4 @@
-"""A flow with more nodes than can be read at once: those that stand alike are shown as one."""
+"""Merging of similar nodes, for a flow with more of them than can be read at once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -21,8 +21,8 @@ _WORST: Final = (BROKEN, BEHIND, WELL, IDLE)
 
 
 def grouped(graph: Graph, most: int = MOST_NODES) -> Graph:
-    """At most so many nodes, if need be by showing several of one kind as one: first those that
-    hang on the same others, then those whose names begin alike, at last all of a kind.
+    """At most `most` nodes, if need be by merging several of one kind: first those with the same
+    neighbours, then those whose names begin alike, at last all of a kind.
     """
     for rule in (_by_neighbours, _by_prefix, _by_kind):
         if len(graph.nodes) <= most:
@@ -32,8 +32,8 @@ def grouped(graph: Graph, most: int = MOST_NODES) -> Graph:
 
 
 def _by_neighbours(graph: Graph) -> dict[str, Any]:
-    before: dict[str, set[str]] = {each: set() for each in graph.nodes}
-    after: dict[str, set[str]] = {each: set() for each in graph.nodes}
+    before: dict[str, set[str]] = {name: set() for name in graph.nodes}
+    after: dict[str, set[str]] = {name: set() for name in graph.nodes}
     for source, target in graph.edges:
         after[source].add(target)
         before[target].add(source)
@@ -52,33 +52,33 @@ def _by_kind(graph: Graph) -> dict[str, Any]:
 
 
 def _merged(graph: Graph, classes: Mapping[str, Any], most: int) -> Graph:
-    """The largest classes first, as few as it takes."""
+    """Merges the largest classes first, as few as it takes."""
     members: dict[Any, list[Node]] = {}
     for name, node in graph.nodes.items():
         members.setdefault(classes[name], []).append(node)
-    place: dict[str, str] = {name: name for name in graph.nodes}
+    merged_into: dict[str, str] = {name: name for name in graph.nodes}
     nodes = dict(graph.nodes)
-    for some in sorted(members.values(), key=lambda each: (-len(each), each[0].id)):
+    for some in sorted(members.values(), key=lambda nodes: (-len(nodes), nodes[0].id)):
         if len(nodes) <= most or len(some) < 2:
             break
         one = _as_one(some)
-        for each in some:
-            del nodes[each.id]
-            place[each.id] = one.id
+        for node in some:
+            del nodes[node.id]
+            merged_into[node.id] = one.id
         nodes[one.id] = one
     merged = Graph(nodes)
     for edge in graph.edges.values():
-        source, target = place[edge.source], place[edge.target]
-        known = merged.edges.get((source, target))
+        source, target = merged_into[edge.source], merged_into[edge.target]
+        merged_edge = merged.edges.get((source, target))
         if source == target:
             continue
         merged.join(
             Edge(
                 source,
                 target,
-                _sum((known.per_s if known else None, edge.per_s)),
-                _sum((known.lag if known else None, edge.lag)),
-                edge.is_behind or (known is not None and known.is_behind),
+                _sum((merged_edge.per_s if merged_edge else None, edge.per_s)),
+                _sum((merged_edge.lag if merged_edge else None, edge.lag)),
+                edge.is_behind or (merged_edge is not None and merged_edge.is_behind),
             )
         )
     return merged
@@ -86,11 +86,11 @@ def _merged(graph: Graph, classes: Mapping[str, Any], most: int) -> Graph:
 
 def _as_one(some: Sequence[Node]) -> Node:
     kind = some[0].kind
-    nodes = sum(_number_in(each) for each in some)
-    blamed = [f"{each.name}: {each.cause}" for each in some if each.cause]
+    nodes = sum(_number_in(node) for node in some)
+    blamed = [f"{node.name}: {node.cause}" for node in some if node.cause]
     more = f" … and {len(blamed) - 3} more" if len(blamed) > 3 else ""
-    per_s = _sum([each.per_s for each in some])
-    lag = _sum([each.lag for each in some])
+    per_s = _sum([node.per_s for node in some])
+    lag = _sum([node.lag for node in some])
     notes = [shown_rate(per_s)] if per_s else []
     notes += [f"{plural(int(lag), 'record')} behind"] if lag else []
     page = {SOURCE: "captures"}.get(kind, f"{kind}s")
@@ -99,7 +99,7 @@ def _as_one(some: Sequence[Node]) -> Node:
         kind,
         f"{nodes} {page}",
         f"/{page}",
-        min((each.state for each in some), key=_WORST.index),
+        min((node.state for node in some), key=_WORST.index),
         tuple(notes),
         per_s,
         None if lag is None else int(lag),
@@ -113,5 +113,5 @@ def _number_in(node: Node) -> int:
 
 
 def _sum(numbers: Iterable[float | None]) -> Any:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None
+    present = [number for number in numbers if number is not None]
+    return sum(present) if present else None

@@ -1,7 +1,7 @@
-"""Where the nodes of a flow lie: in columns from left to right, by the longest way from a source.
+"""Layered layout of the flow graph: columns by the longest path from a source.
 
 The same graph gives the same picture, and a graph that changes a little changes the picture a
-little: the order within a column starts from names, and then follows the neighbours' mean place
+little: the order within a column starts from names, and then follows the neighbours' mean position
 (the barycentre rule of Sugiyama, Tagawa and Toda), a fixed number of times.
 """
 
@@ -53,26 +53,24 @@ def layout(graph: Graph) -> Layout:
     columns_of = _columns(graph)
     slots = _slots(graph, columns_of)
     _order(graph, slots)
-    places = _places(slots)
+    corners = _corners(slots)
     nodes = [
-        Placed(graph.nodes[slot[0]], *places[column, slot])
+        Placed(graph.nodes[slot[0]], *corners[column, slot])
         for column, some in enumerate(slots)
         for slot in some
         if len(slot) == 1
     ]
     edges = [
-        _drawn(edge, columns_of, places)
-        for edge in sorted(graph.edges.values(), key=lambda each: (each.source, each.target))
+        _drawn(edge, columns_of, corners)
+        for edge in sorted(graph.edges.values(), key=lambda edge: (edge.source, edge.target))
     ]
     width = max((node.x for node in nodes), default=0) + WIDTH + _MARGIN
-    height = max((y for _, y in places.values()), default=0) + HEIGHT + _MARGIN
+    height = max((y for _, y in corners.values()), default=0) + HEIGHT + _MARGIN
     return Layout(nodes, edges, width, height)
 
 
 def _columns(graph: Graph) -> dict[str, int]:
-    """The column of each node, without columns that nobody is in. An edge that closes a circle
-    moves nobody.
-    """
+    """The column of each node, without empty columns. An edge that closes a cycle moves no node."""
     after: dict[str, list[str]] = {name: [] for name in graph.nodes}
     for source, target in sorted(graph.edges):
         after[source].append(target)
@@ -83,14 +81,14 @@ def _columns(graph: Graph) -> dict[str, int]:
             if (name, target) not in closing:
                 column[target] = max(column[target], column[name] + 1)
     used = sorted(set(column.values()))
-    return {name: used.index(each) for name, each in column.items()}
+    return {name: used.index(number) for name, number in column.items()}
 
 
 def _walk(after: Mapping[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Nodes, each behind all that can be reached from it; and the edges that close circles."""
+    """Nodes in depth-first postorder, and the edges that close cycles."""
     order: list[str] = []
     closing: set[tuple[str, str]] = set()
-    state: dict[str, int] = {}  # 1: on the way, 2: done
+    state: dict[str, int] = {}  # 1: on the stack, 2: done
     for begin in sorted(after):
         stack = [(begin, iter(after[begin]))] if begin not in state else []
         if stack:
@@ -113,7 +111,7 @@ def _walk(after: Mapping[str, list[str]]) -> tuple[list[str], set[tuple[str, str
 
 def _slots(graph: Graph, column_of: Mapping[str, int]) -> list[list[_Slot]]:
     columns: list[list[_Slot]] = [[] for _ in range(max(column_of.values(), default=-1) + 1)]
-    for name in sorted(graph.nodes, key=lambda each: graph.nodes[each].name):
+    for name in sorted(graph.nodes, key=lambda name: graph.nodes[name].name):
         columns[column_of[name]].append((name,))
     for source, target in sorted(graph.edges):
         for between in range(column_of[source] + 1, column_of[target]):
@@ -137,7 +135,7 @@ def _order(graph: Graph, columns: list[list[_Slot]]) -> None:
         order = range(1, len(columns)) if side == 0 else range(len(columns) - 2, -1, -1)
         for index in order:
             beside = columns[index - 1] if side == 0 else columns[index + 1]
-            height = {slot: (place + 0.5) / len(beside) for place, slot in enumerate(beside)}
+            height = {slot: (n + 0.5) / len(beside) for n, slot in enumerate(beside)}
             own = {slot: (n + 0.5) / len(columns[index]) for n, slot in enumerate(columns[index])}
 
             def mean(
@@ -146,25 +144,27 @@ def _order(graph: Graph, columns: list[list[_Slot]]) -> None:
                 own: Mapping[_Slot, float] = own,
                 side: int = side,
             ) -> float:
-                known = [
-                    height[each] for each in neighbours.get(slot, [[], []])[side] if each in height
+                heights = [
+                    height[neighbour]
+                    for neighbour in neighbours.get(slot, [[], []])[side]
+                    if neighbour in height
                 ]
-                return sum(known) / len(known) if known else own[slot]
+                return sum(heights) / len(heights) if heights else own[slot]
 
             columns[index].sort(key=mean)
 
 
-def _places(columns: list[list[_Slot]]) -> dict[tuple[int, _Slot], tuple[int, int]]:
+def _corners(columns: list[list[_Slot]]) -> dict[tuple[int, _Slot], tuple[int, int]]:
     """Left upper corners. Columns stand centred on each other."""
     heights = [sum(_height(slot) + _GAP_Y for slot in some) - _GAP_Y for some in columns]
     tallest = max(heights, default=0)
-    places = {}
+    corners = {}
     for column, some in enumerate(columns):
         y = _MARGIN + (tallest - heights[column]) // 2
         for slot in some:
-            places[column, slot] = (_MARGIN + column * (WIDTH + _GAP_X), y)
+            corners[column, slot] = (_MARGIN + column * (WIDTH + _GAP_X), y)
             y += _height(slot) + _GAP_Y
-    return places
+    return corners
 
 
 def _height(slot: _Slot) -> int:
@@ -174,14 +174,14 @@ def _height(slot: _Slot) -> int:
 def _drawn(
     edge: Edge,
     column_of: Mapping[str, int],
-    places: Mapping[tuple[int, _Slot], tuple[int, int]],
+    corners: Mapping[tuple[int, _Slot], tuple[int, int]],
 ) -> Drawn:
     first, last = column_of[edge.source], column_of[edge.target]
-    begin_x, begin_y = places[first, (edge.source,)]
-    end_x, end_y = places[last, (edge.target,)]
+    begin_x, begin_y = corners[first, (edge.source,)]
+    end_x, end_y = corners[last, (edge.target,)]
     points = [(begin_x + WIDTH, begin_y + HEIGHT // 2)]
     for column in range(first + 1, last):
-        x, y = places[column, (edge.source, edge.target)]
+        x, y = corners[column, (edge.source, edge.target)]
         points += [(x, y + _WAY // 2), (x + WIDTH, y + _WAY // 2)]
     points.append((end_x, end_y + HEIGHT // 2))
     if last <= first:  # back to the left: below both

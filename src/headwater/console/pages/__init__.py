@@ -1,4 +1,4 @@
-"""One module per page. Each has ROUTES; those in the navigation have a PLACE there."""
+"""One module per page. Each has ROUTES; those in the navigation have a NAVIGATION_ENTRY."""
 
 from typing import Final
 
@@ -20,10 +20,10 @@ from headwater.console.pages import (
 )
 
 # In the order of the navigation; "/" opens the first.
-_PLACES: Final = (flow, topics, groups, queues, captures, pipelines, stores, jobs)
-_WITHIN: Final = (records, search, tail, topic_changes)  # that others lead to
+_MAIN_PAGES: Final = (flow, topics, groups, queues, captures, pipelines, stores, jobs)
+_SUBPAGES: Final = (records, search, tail, topic_changes)  # linked from the main ones
 
-NAVIGATION: Final = tuple(module.PLACE for module in _PLACES)
+NAVIGATION: Final = tuple(module.NAVIGATION_ENTRY for module in _MAIN_PAGES)
 ROUTES: Final[list[BaseRoute]] = [
-    route for module in (*_PLACES, *_WITHIN) for route in module.ROUTES
+    route for module in (*_MAIN_PAGES, *_SUBPAGES) for route in module.ROUTES
 ]

@@ -1,6 +1,4 @@
-"""/captures: databases whose changes are followed; /captures/NAME/: one, its tables, how far it is,
-what changed, and what is wrong with the way to mend it.
-"""
+"""/captures: all captures; /captures/NAME/: tables, lag, schema changes, errors and their fixes."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,66 +11,66 @@ from headwater.capture.records.schema_changes import read_changes
 from headwater.console.pages import jobs
 from headwater.console.project.overview import Overview, no_such, overview_of
 from headwater.console.project.processes import read_processes
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
 from headwater.inspect.captures import FOLLOWING, NEW, CaptureState
 
-PLACE: Final = Place("Captures", "/captures")
+NAVIGATION_ENTRY: Final = NavigationEntry("Captures", "/captures")
 
 _CHANGES_AGE_S: Final = 10.0
 
 
 async def _captures(request: Request) -> Response:
     state = await overview_of(request).project()
-    captures = [_told(capture) for capture in state.captures]
+    captures = [_capture_json(capture) for capture in state.captures]
     return shown(request, "captures.html", {"captures": captures})
 
 
 async def _capture(request: Request) -> Response:
     overview = overview_of(request)
-    known = await _existing(overview, request.path_params["capture"])
+    capture = await _existing(overview, request.path_params["capture"])
     topics = (await overview.access.topics()).topics
     changes = await overview.access.read(
-        ("schema", known.name),
+        ("schema", capture.name),
         read_changes,
         overview.access.bootstrap,
         overview.access.login,
-        known.name,
+        capture.name,
         max_age_s=_CHANGES_AGE_S,
     )
-    data = _told(known)
-    for each in data["tables"]:
-        topic = topics.get(each["topic"])
-        each["records"] = topic.records if topic else None
-        each["records_per_s"] = topic.records_per_s if topic else None
+    data = _capture_json(capture)
+    for table in data["tables"]:
+        topic = topics.get(table["topic"])
+        table["records"] = topic.records if topic else None
+        table["records_per_s"] = topic.records_per_s if topic else None
     processes = await overview.access.call(read_processes, overview.config)
-    supervised = f"capture {known.name}"
+    supervised = f"capture {capture.name}"
     data |= {
         "schema_changes": changes,
         "process": next(
             (process for process in processes if process.get("name") == supervised), None
         ),
     }
-    recent = await jobs.about(request, address_of(known.name))
-    return shown(request, "capture.html", data, address=address_of(known.name), recent=recent[:5])
+    recent = await jobs.about(request, address_of(capture.name))
+    return shown(request, "capture.html", data, address=address_of(capture.name), recent=recent[:5])
 
 
 async def _snapshot(request: Request) -> Response:
-    """Has a table copied again; the capture's process does it, while it follows the changes."""
+    """Requests a new snapshot of a table; the capture's process takes it while it follows."""
     overview = overview_of(request)
-    known = await _existing(overview, request.path_params["capture"])
+    capture = await _existing(overview, request.path_params["capture"])
     table = str(request.state.form.get("table", ""))
-    _check_table(known, table)
-    about = address_of(known.name)
+    _check_table(capture, table)
+    about = address_of(capture.name)
     if not confirmed(request):
         return ask(
             request,
             Question(
                 f"Copy {table} again?",
                 "Copy it",
-                "Every row of the table is read and written to its topic once more, while changes"
-                " go on. Stores that follow the topic take the rows in again, and end up the same.",
+                "Every row of the table is read and written to its topic again, while changes"
+                " continue. Stores that follow the topic take the rows again, and end up the same.",
                 back=about,
             ),
         )
@@ -80,7 +78,7 @@ async def _snapshot(request: Request) -> Response:
         request,
         "snapshot",
         f"Copy {table} again",
-        ["capture", "snapshot", "--wait", f"--table={table}", "--", known.name],
+        ["capture", "snapshot", "--wait", f"--table={table}", "--", capture.name],
         about=about,
     )
 
@@ -88,42 +86,46 @@ async def _snapshot(request: Request) -> Response:
 async def _verify(request: Request) -> Response:
     """Compares a captured topic with its table."""
     overview = overview_of(request)
-    known = await _existing(overview, request.path_params["capture"])
+    capture = await _existing(overview, request.path_params["capture"])
     table = str(request.state.form.get("table", ""))
-    _check_table(known, table)
-    topic = next(each["topic"] for each in known.as_json()["tables"] if each["table"] == table)
+    _check_table(capture, table)
+    topic = next(row["topic"] for row in capture.as_json()["tables"] if row["table"] == table)
     return await jobs.start(
-        request, "verify", f"Verify {topic}", ["verify", "--", topic], about=address_of(known.name)
+        request,
+        "verify",
+        f"Verify {topic}",
+        ["verify", "--", topic],
+        about=address_of(capture.name),
     )
 
 
-def _check_table(known: CaptureState, table: str) -> None:
-    if table not in known.stored.tables:
-        raise UsageError(f"capture {known.name} does not follow a table {table}")
+def _check_table(capture: CaptureState, table: str) -> None:
+    if table not in capture.stored.tables:
+        raise UsageError(f"capture {capture.name} does not follow a table {table}")
 
 
 async def _existing(overview: Overview, name: str) -> CaptureState:
     state = await overview.project()
-    known = state.capture(name)
-    if known is None:
-        raise no_such("capture", name, [capture.name for capture in state.captures])
-    return known
+    capture = state.capture(name)
+    if capture is None:
+        raise no_such("capture", name, [existing.name for existing in state.captures])
+    return capture
 
 
-def _told(known: CaptureState) -> dict[str, Any]:
-    data = known.as_json()
-    data["failed_tables"] = len(known.failed)
-    if known.failed and known.state == FOLLOWING:
+def _capture_json(capture: CaptureState) -> dict[str, Any]:
+    data = capture.as_json()
+    data["failed_tables"] = len(capture.failed)
+    if capture.failed and capture.state == FOLLOWING:
         data["health"] = "bad"
     else:
-        data["health"] = {FOLLOWING: "good", NEW: "idle"}.get(known.state, "bad")
-    for each in data["tables"]:
-        state = known.stored.tables[each["table"]]
-        each["columns"] = [
-            {"name": one.name, "type": one.type, "optional": one.optional}
-            for one in state.table.columns
+        data["health"] = {FOLLOWING: "good", NEW: "idle"}.get(capture.state, "bad")
+    for table in data["tables"]:
+        state = capture.stored.tables[table["table"]]
+        table["columns"] = [
+            {"name": column.name, "type": column.type, "optional": column.optional}
+            for column in state.table.columns
         ]
-        each["key"] = list(state.table.key)
+        table["key"] = list(state.table.key)
     return data
 
 

@@ -1,4 +1,4 @@
-"""/flow: the live picture of sources, topics, pipelines and stores, and the same as a table."""
+"""/flow: the live graph of sources, topics, pipelines and stores, and the same as a table."""
 
 from typing import Any, Final
 
@@ -9,10 +9,10 @@ from headwater.console.flow.graph import BEHIND, BROKEN, IDLE, WELL
 from headwater.console.flow.layout import HEIGHT, WIDTH, layout
 from headwater.console.project.overview import overview_of
 from headwater.console.project.processes import read_processes
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.rendering import both, shown
 
-PLACE: Final = Place("Flow", "/flow")
+NAVIGATION_ENTRY: Final = NavigationEntry("Flow", "/flow")
 
 _STATUS: Final = {WELL: "good", BEHIND: "warn", BROKEN: "bad", IDLE: "idle"}
 _WORDS: Final = {WELL: "flows", BEHIND: "behind", BROKEN: "trouble", IDLE: "quiet"}
@@ -45,7 +45,7 @@ async def _flow(request: Request) -> Response:
 
 
 def _cut(text: str, most: int = _CHARACTERS) -> str:
-    """The end of a name tells more than its middle: orders of shop.public.orders."""
+    """The end of a name says more than its middle: orders of shop.public.orders."""
     if len(text) <= most:
         return text
     return "…" + text[-(most - 1) :] if "." in text else text[: most - 1] + "…"

@@ -12,21 +12,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.console.project.overview import Overview, overview_of
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.paging import page_of
 from headwater.console.web.rendering import both, confirmed, part, seen, shown
 from headwater.errors import UsageError
 from headwater.inspect.groups import Seek, alter_offsets, planned_seek
 from headwater.inspect.positions import Position, parse_position
 
-PLACE: Final = Place("Groups", "/groups")
+NAVIGATION_ENTRY: Final = NavigationEntry("Groups", "/groups")
 
 _COLUMNS: Final = {
-    "group": lambda each: each.name,
-    "state": lambda each: each.state,
-    "type": lambda each: each.kind,
-    "topics": lambda each: len(each.topics),
-    "lag": lambda each: each.lag,
+    "group": lambda group: group.name,
+    "state": lambda group: group.state,
+    "type": lambda group: group.kind,
+    "topics": lambda group: len(group.topics),
+    "lag": lambda group: group.lag,
 }
 _MOST_PARTITIONS: Final = 500  # on a page; all are in the JSON
 
@@ -34,7 +34,7 @@ _MOST_PARTITIONS: Final = 500  # on a page; all are in the JSON
 async def _groups(request: Request) -> Response:
     groups = [group for group in await overview_of(request).groups() if group.kind != "share"]
     page = page_of(
-        request, groups, columns=_COLUMNS, default_sort="-lag", text=lambda each: each.name
+        request, groups, columns=_COLUMNS, default_sort="-lag", text=lambda group: group.name
     )
     data: dict[str, Any] = {**page.as_json(), "groups": [row.as_json() for row in page.rows]}
     return shown(request, "groups.html", data, listing=page)

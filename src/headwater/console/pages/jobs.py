@@ -1,4 +1,4 @@
-"""/jobs: what was set off by pages; /jobs/ID/: one, with its progress and result."""
+"""/jobs: all jobs that pages have started; /jobs/ID/: one, with its progress and result."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,12 +9,12 @@ from starlette.routing import Route
 
 from headwater.console.project.jobs import Job, Jobs, environment_of
 from headwater.console.project.operators import is_operator, require_operator
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.rendering import both, seen, shown
 from headwater.errors import RequestRefused
 
-PLACE: Final = Place("Jobs", "/jobs")
+NAVIGATION_ENTRY: Final = NavigationEntry("Jobs", "/jobs")
 
 
 async def start(
@@ -42,7 +42,7 @@ async def start(
 
 
 async def about(request: Request, address: str) -> list[Job]:
-    """Those of one page, the newest first; none for who may not see them."""
+    """Those of one page, the newest first; none for a user who may not see them."""
     console = request.app.state.console
     jobs: Jobs = console.jobs
     found = jobs.about(address)
@@ -56,7 +56,7 @@ async def _jobs(request: Request) -> Response:
     return shown(
         request,
         "jobs.html",
-        {"jobs": [{**each.as_json(), "result": None} for each in listed]},
+        {"jobs": [{**job.as_json(), "result": None} for job in listed]},
         listed=listed,
     )
 

@@ -1,6 +1,4 @@
-"""/pipelines: what is derived from the log; /pipelines/NAME/: one, its rates, batches, watermarks,
-state and plan; rebuilding and promoting it.
-"""
+"""/pipelines: all pipelines; /pipelines/NAME/: rates, batches, state, plan, rebuild and promote."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,13 +10,13 @@ from starlette.routing import Route
 from headwater.console.flow.flow import BEHIND_S
 from headwater.console.pages import jobs
 from headwater.console.project.overview import Overview, no_such, overview_of
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
 from headwater.inspect.pipelines import NEW, RUNNING, STOPPED, PipelineState, WriteState
 from headwater.pipelines.running import status
 
-PLACE: Final = Place("Pipelines", "/pipelines")
+NAVIGATION_ENTRY: Final = NavigationEntry("Pipelines", "/pipelines")
 
 _PLANS_AGE_S: Final = 10.0
 
@@ -29,23 +27,23 @@ async def _pipelines(request: Request) -> Response:
     return shown(
         request,
         "pipelines.html",
-        {"pipelines": [told(overview, pipeline) for pipeline in state.pipelines]},
+        {"pipelines": [pipeline_json(overview, pipeline) for pipeline in state.pipelines]},
     )
 
 
 async def _pipeline(request: Request) -> Response:
     overview = overview_of(request)
-    known = await existing(overview, request.path_params["pipeline"])
-    data = told(overview, known)
+    pipeline = await existing(overview, request.path_params["pipeline"])
+    data = pipeline_json(overview, pipeline)
     plans = await overview.access.read(
-        ("plans", known.name),
-        lambda: status.read_plans(overview.config.state_dir(), known.name),
+        ("plans", pipeline.name),
+        lambda: status.read_plans(overview.config.state_dir(), pipeline.name),
         max_age_s=_PLANS_AGE_S,
     )
-    for each in data["writes"]:
-        name = f"{known.name}/{each['write']}"
-        each["plan"] = plans.get(each["write"])
-        each["over_time"] = {
+    for write in data["writes"]:
+        name = f"{pipeline.name}/{write['write']}"
+        write["plan"] = plans.get(write["write"])
+        write["over_time"] = {
             "batch": overview.writes.chart(
                 name, ("batch, ms", "batch_ms"), ("in the store, ms", "store_ms")
             ),
@@ -53,29 +51,31 @@ async def _pipeline(request: Request) -> Response:
             "rate": overview.writes.chart(name, ("records/s while it works", "rows_per_s")),
             "gap": overview.writes.chart(name, ("watermark behind now, s", "gap_s")),
         }
-    address = address_of(known.name)
+    address = address_of(pipeline.name)
     recent = await jobs.about(request, address)
     return shown(request, "pipeline.html", data, address=address, recent=recent[:5])
 
 
 async def _rebuild(request: Request) -> Response:
-    known = await existing(overview_of(request), request.path_params["pipeline"])
+    pipeline = await existing(overview_of(request), request.path_params["pipeline"])
     form = request.state.form
-    write, is_promoted = _write(known, form), bool(form.get("promote"))
-    address = address_of(known.name)
+    write, is_promoted = _write(pipeline, form), bool(form.get("promote"))
+    address = address_of(pipeline.name)
     which = write or "all that it writes"
     if not confirmed(request):
         then = (
-            "made live as soon as it is whole" if is_promoted else "not live until you promote it"
+            "made live as soon as it is complete"
+            if is_promoted
+            else "not live until you promote it"
         )
         return ask(
             request,
             Question(
-                f"Rebuild {known.name}?",
+                f"Rebuild {pipeline.name}?",
                 "Rebuild it",
                 f"A new version of {which} is derived from the start of the log, beside the one in"
-                f" use, which goes on. It is {then}. A Spark of its own does it, on this machine or"
-                " the cluster that [spark] names.",
+                f" use, which continues. It is {then}. It runs in its own Spark application, on"
+                " this machine or the cluster that [spark] names.",
                 back=address,
             ),
         )
@@ -83,25 +83,29 @@ async def _rebuild(request: Request) -> Response:
     arguments += ["--promote"] if is_promoted else []
     arguments += ["--resume"] if form.get("resume") else []
     return await jobs.start(
-        request, "rebuild", f"Rebuild {known.name}", [*arguments, "--", known.name], about=address
+        request,
+        "rebuild",
+        f"Rebuild {pipeline.name}",
+        [*arguments, "--", pipeline.name],
+        about=address,
     )
 
 
 async def _promote(request: Request) -> Response:
-    known = await existing(overview_of(request), request.path_params["pipeline"])
+    pipeline = await existing(overview_of(request), request.path_params["pipeline"])
     form = request.state.form
-    write, version = _write(known, form), str(form.get("version", ""))
+    write, version = _write(pipeline, form), str(form.get("version", ""))
     if version and not (version.isascii() and version.isdigit()):
         raise UsageError(f"not a version: {version}")
-    address = address_of(known.name)
+    address = address_of(pipeline.name)
     if not confirmed(request):
         what = f"Version {version}" if version else "The newest version"
         return ask(
             request,
             Question(
-                f"Promote {known.name}?",
+                f"Promote {pipeline.name}?",
                 "Make it live",
-                f"{what} of {write or 'each table'} takes the place of the live one, at once for"
+                f"{what} of {write or 'each table'} replaces the live one, at once for"
                 " every reader. The one that was live stays, and can be promoted again.",
                 back=address,
                 is_dangerous=True,
@@ -110,7 +114,11 @@ async def _promote(request: Request) -> Response:
     arguments = ["pipeline", "promote", *_only(write)]
     arguments += [f"--version={version}"] if version else []
     return await jobs.start(
-        request, "promote", f"Promote {known.name}", [*arguments, "--", known.name], about=address
+        request,
+        "promote",
+        f"Promote {pipeline.name}",
+        [*arguments, "--", pipeline.name],
+        about=address,
     )
 
 
@@ -118,68 +126,74 @@ def _only(write: str) -> list[str]:
     return [f"--write={write}"] if write else []
 
 
-def _write(known: PipelineState, form: Any) -> str:
+def _write(pipeline: PipelineState, form: Any) -> str:
     write = str(form.get("write", ""))
-    if write and write not in [each.name for each in known.writes]:
-        raise UsageError(f"pipeline {known.name} does not write {write}")
+    if write and write not in [existing.name for existing in pipeline.writes]:
+        raise UsageError(f"pipeline {pipeline.name} does not write {write}")
     return write
 
 
 async def existing(overview: Overview, name: str) -> PipelineState:
     """Raises NoSuchThing."""
     state = await overview.project()
-    known = state.pipeline(name)
-    if known is None:
-        raise no_such("pipeline", name, [pipeline.name for pipeline in state.pipelines])
-    return known
+    pipeline = state.pipeline(name)
+    if pipeline is None:
+        raise no_such("pipeline", name, [existing.name for existing in state.pipelines])
+    return pipeline
 
 
-def told(overview: Overview, known: PipelineState) -> dict[str, Any]:
-    """As `headwater pipeline status --json` tells it, and how it goes over time."""
-    data = known.as_json()
+def pipeline_json(overview: Overview, pipeline: PipelineState) -> dict[str, Any]:
+    """As `headwater pipeline status --json` prints it, and its rates and lag."""
+    data = pipeline.as_json()
     rates = overview.writes.read_per_s()
-    lags = [each.lag for each in known.writes]
+    lags = [write.lag for write in pipeline.writes]
     data |= {
-        "hint": known.hint,
-        "health": health_of(known),
+        "hint": pipeline.hint,
+        "health": health_of(pipeline),
         "lag": None if not lags or None in lags else sum(lag or 0 for lag in lags),
         "records_per_s": max(
-            (rates[n] for each in known.writes if (n := f"{known.name}/{each.name}") in rates),
+            (
+                rates[n]
+                for write in pipeline.writes
+                if (n := f"{pipeline.name}/{write.name}") in rates
+            ),
             default=None,
         ),
     }
-    for each, write in zip(data["writes"], known.writes, strict=True):
-        each["lag_seconds"] = overview.writes.lag_s(f"{known.name}/{write.name}")
+    for shown_write, write in zip(data["writes"], pipeline.writes, strict=True):
+        shown_write["lag_seconds"] = overview.writes.lag_s(f"{pipeline.name}/{write.name}")
         of_state = {"failed": "bad", STOPPED: "bad", status.STARTING: "busy", "waiting": "warn"}
-        each["health"] = of_state.get(each["state"]) or (
-            "warn" if each.get("error") else write_health(known, write, each["lag_seconds"])
+        shown_write["health"] = of_state.get(shown_write["state"]) or (
+            "warn"
+            if shown_write.get("error")
+            else write_health(pipeline, write, shown_write["lag_seconds"])
         )
-        each["waits_for"] = _waits_for(known, write)
+        shown_write["waits_for"] = _waits_for(pipeline, write)
     return data
 
 
-def health_of(known: PipelineState) -> str:
-    if known.state == RUNNING:
-        return "good" if known.is_well else "warn"
-    return {NEW: "idle", status.STARTING: "busy", "waiting": "warn"}.get(known.state, "bad")
+def health_of(pipeline: PipelineState) -> str:
+    if pipeline.state == RUNNING:
+        return "good" if pipeline.is_well else "warn"
+    return {NEW: "idle", status.STARTING: "busy", "waiting": "warn"}.get(pipeline.state, "bad")
 
 
-def write_health(known: PipelineState, write: WriteState, lag_s: float | None) -> str:
+def write_health(pipeline: PipelineState, write: WriteState, lag_s: float | None) -> str:
     if write.error is not None:
         return "bad"
     if write.lag is None:
         return "idle"
     if not write.lag:
         return "good"
-    is_behind = not known.is_running or (lag_s or 0) >= BEHIND_S
+    is_behind = not pipeline.is_running or (lag_s or 0) >= BEHIND_S
     return "warn" if is_behind else "busy"
 
 
-def _waits_for(known: PipelineState, write: WriteState) -> str | None:
-    """What keeps it from going on, in a few words."""
-    if not known.is_running:
+def _waits_for(pipeline: PipelineState, write: WriteState) -> str | None:
+    """What the write waits for, in a few words."""
+    if not pipeline.is_running:
         return "a process that runs it"
-    if known.is_starting or write.reported.get("state") == status.STARTING:
+    if pipeline.is_starting or write.reported.get("state") == status.STARTING:
         return "Spark, which is starting"
     if write.reported.get("state") == "waiting":
         return f"its store: {write.reported.get('error')}"

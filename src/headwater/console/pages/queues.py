@@ -11,21 +11,21 @@ from starlette.routing import Route
 
 from headwater.console.pages import jobs
 from headwater.console.project.overview import no_such, overview_of
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.paging import page_of
 from headwater.console.web.rendering import Question, ask, both, confirmed, shown
 from headwater.errors import UsageError
 from headwater.inspect.share_groups import ShareGroup
 
-PLACE: Final = Place("Queues", "/queues")
+NAVIGATION_ENTRY: Final = NavigationEntry("Queues", "/queues")
 
 _COLUMNS: Final = {
-    "queue": lambda each: each["queue"],
-    "state": lambda each: each["state"],
-    "members": lambda each: each["members"],
-    "backlog": lambda each: each["backlog"],
-    "in_flight": lambda each: each["in_flight"],
-    "dead_letters": lambda each: each["dead_letters"],
+    "queue": lambda queue: queue["queue"],
+    "state": lambda queue: queue["state"],
+    "members": lambda queue: queue["members"],
+    "backlog": lambda queue: queue["backlog"],
+    "in_flight": lambda queue: queue["in_flight"],
+    "dead_letters": lambda queue: queue["dead_letters"],
 }
 
 
@@ -37,7 +37,7 @@ async def _queues(request: Request) -> Response:
         rows,
         columns=_COLUMNS,
         default_sort="-backlog",
-        text=lambda each: f"{each['queue']} {' '.join(each['topics'])}",
+        text=lambda queue: f"{queue['queue']} {' '.join(queue['topics'])}",
     )
     return shown(request, "queues.html", {**page.as_json(), "queues": page.rows}, listing=page)
 
@@ -50,14 +50,14 @@ async def _queue(request: Request) -> Response:
         "members": group.members,
         "partitions": [
             {
-                "topic": each.partition.topic,
-                "partition": each.partition.number,
-                "start_offset": each.start,
-                "backlog": each.backlog,
-                "in_flight": each.in_flight,
-                "oldest_lock_s": each.oldest_lock_s,
+                "topic": progress.partition.topic,
+                "partition": progress.partition.number,
+                "start_offset": progress.start,
+                "backlog": progress.backlog,
+                "in_flight": progress.in_flight,
+                "oldest_lock_s": progress.oldest_lock_s,
             }
-            for each in group.progress
+            for progress in group.progress
         ],
         "dead_letters_by_topic": {
             topic: letters[topic] for topic in group.topics if topic in letters

@@ -27,7 +27,7 @@ from headwater.inspect.record_json import text as json_text
 from headwater.protocol.records import NO_TIMESTAMP
 from headwater.protocol.records import Record as LogRecord
 
-PLACES: Final = ("newest", "oldest", "offset", "time")
+STARTING_POINTS: Final = ("newest", "oldest", "offset", "time")
 _ROWS: Final = (25, 50, 100, 200)
 _DEFAULT_ROWS: Final = 50
 
@@ -37,12 +37,12 @@ async def _records(request: Request) -> Response:
     topic = await existing(access, request.path_params["topic"])
     query = request.query_params
     partitions = chosen_partitions(topic, query.get("partition", ""))
-    place = query.get("at", "newest")
-    place = place if place in PLACES else "newest"
+    starting_point = query.get("at", "newest")
+    starting_point = starting_point if starting_point in STARTING_POINTS else "newest"
     given = query.get("value", "").strip()
     rows = int(query["rows"]) if query.get("rows", "") in map(str, _ROWS) else _DEFAULT_ROWS
-    time_ms = time_ms_of(given) if place == "time" and given else None
-    offset = _offset(given) if place == "offset" else 0
+    time_ms = time_ms_of(given) if starting_point == "time" and given else None
+    offset = _offset(given) if starting_point == "offset" else 0
 
     def read(fetcher: Fetcher) -> Screen:
         if query.get("before"):
@@ -50,7 +50,7 @@ async def _records(request: Request) -> Response:
             return records.newest(fetcher, topic.name, partitions, rows, before)
         if query.get("from"):
             at = records.parse_positions(query["from"])
-        elif place == "newest":
+        elif starting_point == "newest":
             return records.newest(fetcher, topic.name, partitions, rows, {})
         elif time_ms is not None:
             at = dict(records.at_time(fetcher, topic.name, partitions, time_ms))
@@ -75,13 +75,13 @@ async def _records(request: Request) -> Response:
         tab="records",
         partitions=len(topic.partitions),
         most_together=records.MOST_PARTITIONS,
-        place=place,
+        starting_point=starting_point,
         value=given,
         partition=partitions[0] if len(partitions) == 1 else None,
         count_choices=_ROWS,
         wanted_rows=rows,
         is_newest_first=screen.is_newest_first,
-        command=_command(request, topic, partitions, place, given, rows),
+        command=_command(request, topic, partitions, starting_point, given, rows),
     )
 
 
@@ -116,13 +116,18 @@ def _offset(text: str) -> int:
 
 
 def _command(
-    request: Request, topic: Topic, partitions: list[int], place: str, given: str, rows: int
+    request: Request,
+    topic: Topic,
+    partitions: list[int],
+    starting_point: str,
+    given: str,
+    rows: int,
 ) -> str:
-    at = {"newest": f"-{rows}", "oldest": "start"}.get(place)
+    at = {"newest": f"-{rows}", "oldest": "start"}.get(starting_point)
     if at is None:
-        at = f"@{given}" if place == "time" else given or "0"
+        at = f"@{given}" if starting_point == "time" else given or "0"
     words = [f"headwater consume {topic.name} -o {shlex.quote(at)} -e"]
-    if place != "newest":
+    if starting_point != "newest":
         words.append(f"-n {rows}")
     if len(partitions) < len(topic.partitions):
         words.append(f"-p {','.join(map(str, partitions))}")
@@ -130,7 +135,7 @@ def _command(
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """As `headwater consume --json` writes it; what was cut says so."""
+    """As `headwater consume --json` writes it; with a mark where it was cut."""
     data: dict[str, Any] = {
         "partition": record.partition,
         "offset": record.offset,
@@ -151,9 +156,9 @@ def size_bytes(record: Record) -> int:
 
 
 def rows_of(request: Request, topic: str, found: Iterable[Record]) -> list[dict[str, Any]]:
-    """The lines of a list. For a thread: what strangers wrote may take long to decode."""
+    """The lines of a list. For a thread: untrusted bytes may take long to decode."""
     schema = request.app.state.console.config.console.avro_schemas.get(topic)
-    return [_row(topic, each, schema) for each in found]
+    return [_row(topic, record, schema) for record in found]
 
 
 def _row(topic: str, record: Record, schema: str | None) -> dict[str, Any]:
@@ -212,7 +217,7 @@ async def _record(request: Request) -> Response:
 
 
 async def _value(request: Request) -> Response:
-    """The bytes themselves, to be kept, never to be shown by the browser."""
+    """The bytes as a download; the browser never shows them."""
     access: Access = request.app.state.console.access(request)
     topic = await existing(access, request.path_params["topic"])
     record = await _one(request, access, topic)
@@ -254,15 +259,15 @@ async def _export(request: Request) -> Response:
     is_raw = query.get("format") == "raw"
     given = query.get("since", "").strip()
     since_ms = time_ms_of(given) if given else None
-    console.exports.take(access.user)
+    console.exports.acquire(access.user)
     try:
         fetcher: Fetcher = await access.call(records.opened, access)
     except BaseException:
-        console.exports.leave(access.user)
+        console.exports.release(access.user)
         raise
 
     def ended() -> None:
-        console.exports.leave(access.user)
+        console.exports.release(access.user)
         fetcher.close()
 
     lines = _lines(fetcher, topic.name, partitions, since_ms, is_raw=is_raw)

@@ -63,7 +63,7 @@ async def _search(request: Request) -> Response:
         **search.as_json(),
         "page": page,
         "pages": pages,
-        "records": [record_json(each) for each in found],
+        "records": [record_json(record) for record in found],
     }
     return shown(
         request,
@@ -91,7 +91,7 @@ def _known(request: Request, access: Access) -> Search:
     search: Search | None = searches.find(access, request.path_params["search"])
     if search is None or search.topic != request.path_params["topic"]:
         raise NoSuchThing(
-            "this search is not known any more", hint="the console was restarted; start it again"
+            "this search does not exist any more", hint="the console was restarted; start it again"
         )
     return search
 

@@ -1,6 +1,4 @@
-"""/stores: every derived store and whether it is in step; /stores/PIPELINE/SINK/TABLE/: one, its
-position against the log, whether it is equal to what the log says, and why a row is as it is.
-"""
+"""/stores: every derived store; /stores/PIPELINE/SINK/TABLE/: position, verification, lineage."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,14 +9,14 @@ from starlette.routing import Route
 
 from headwater.console.pages import jobs, pipelines
 from headwater.console.project.overview import Overview, overview_of
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.rendering import both, shown
 from headwater.errors import UsageError
 from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.sinks.settings import SinkSettings
 
-PLACE: Final = Place("Stores", "/stores")
+NAVIGATION_ENTRY: Final = NavigationEntry("Stores", "/stores")
 
 _MOST_PARTITIONS: Final = 500  # on a page; all are in the JSON
 
@@ -26,26 +24,32 @@ _MOST_PARTITIONS: Final = 500  # on a page; all are in the JSON
 async def _stores(request: Request) -> Response:
     overview = overview_of(request)
     state = await overview.project()
-    stores = [_told(overview, known, write) for known in state.pipelines for write in known.writes]
-    recent = await jobs.about(request, PLACE.path)
+    stores = [
+        _store_json(overview, pipeline, write)
+        for pipeline in state.pipelines
+        for write in pipeline.writes
+    ]
+    recent = await jobs.about(request, NAVIGATION_ENTRY.path)
     return shown(request, "stores.html", {"stores": stores}, recent=recent[:3])
 
 
 async def _verify_all(request: Request) -> Response:
     """One after another, in one Spark."""
-    return await jobs.start(request, "verify", "Verify all stores", ["verify"], about=PLACE.path)
+    return await jobs.start(
+        request, "verify", "Verify all stores", ["verify"], about=NAVIGATION_ENTRY.path
+    )
 
 
 async def _store(request: Request) -> Response:
     overview = overview_of(request)
-    known, write = await _existing(overview, request)
-    data = _told(overview, known, write)
-    name = f"{known.name}/{write.name}"
+    pipeline, write = await _existing(overview, request)
+    data = _store_json(overview, pipeline, write)
+    name = f"{pipeline.name}/{write.name}"
     data |= {
         "positions": _positions(write),
         "over_time": overview.writes.chart(name, ("records behind", "lag")),
     }
-    address = address_of(known, write)
+    address = address_of(pipeline, write)
     about = await jobs.about(request, address)
     return shown(
         request,
@@ -53,70 +57,76 @@ async def _store(request: Request) -> Response:
         data,
         address=address,
         shown_positions=data["positions"][:_MOST_PARTITIONS],
-        verified=next((each for each in about if each.kind == "verify"), None),
-        traced=next((each for each in about if each.kind == "why"), None),
+        verified=next((job for job in about if job.kind == "verify"), None),
+        traced=next((job for job in about if job.kind == "why"), None),
     )
 
 
 async def _verify(request: Request) -> Response:
-    known, write = await _existing(overview_of(request), request)
-    name = f"{known.name}/{write.name}"
+    pipeline, write = await _existing(overview_of(request), request)
+    name = f"{pipeline.name}/{write.name}"
     return await jobs.start(
-        request, "verify", f"Verify {name}", ["verify", "--", name], about=address_of(known, write)
+        request,
+        "verify",
+        f"Verify {name}",
+        ["verify", "--", name],
+        about=address_of(pipeline, write),
     )
 
 
 async def _why(request: Request) -> Response:
-    known, write = await _existing(overview_of(request), request)
-    key = {each: str(request.state.form.get(f"key.{each}", "")) for each in write.reported["key"]}
-    missing = [each for each, value in key.items() if not value]
+    pipeline, write = await _existing(overview_of(request), request)
+    key = {
+        column: str(request.state.form.get(f"key.{column}", "")) for column in write.reported["key"]
+    }
+    missing = [column for column, value in key.items() if not value]
     if missing or not key:
         raise UsageError("a row has a key", detail=f"no value for {', '.join(missing) or 'it'}")
-    name = f"{known.name}/{write.name}"
-    shown_key = ", ".join(f"{each}={value}" for each, value in key.items())
+    name = f"{pipeline.name}/{write.name}"
+    shown_key = ", ".join(f"{column}={value}" for column, value in key.items())
     return await jobs.start(
         request,
         "why",
         f"Why {write.name} has {shown_key}",
-        ["why", *(f"--key={each}={value}" for each, value in key.items()), "--", name],
-        about=address_of(known, write),
+        ["why", *(f"--key={column}={value}" for column, value in key.items()), "--", name],
+        about=address_of(pipeline, write),
     )
 
 
 async def _existing(overview: Overview, request: Request) -> tuple[PipelineState, WriteState]:
-    known = await pipelines.existing(overview, request.path_params["pipeline"])
+    pipeline = await pipelines.existing(overview, request.path_params["pipeline"])
     name = f"{request.path_params['sink']}/{request.path_params['table']}"
-    write = next((each for each in known.writes if each.name == name), None)
+    write = next((write for write in pipeline.writes if write.name == name), None)
     if write is None:
-        written = ", ".join(each.name for each in known.writes)
+        written = ", ".join(write.name for write in pipeline.writes)
         raise NoSuchThing(
-            f"pipeline {known.name} does not write {name}",
-            hint=f"it writes {written}" if written else "it has told of nothing yet",
+            f"pipeline {pipeline.name} does not write {name}",
+            hint=f"it writes {written}" if written else "it has reported no write yet",
         )
-    return known, write
+    return pipeline, write
 
 
-def _told(overview: Overview, known: PipelineState, write: WriteState) -> dict[str, Any]:
+def _store_json(overview: Overview, pipeline: PipelineState, write: WriteState) -> dict[str, Any]:
     settings = overview.config.sinks.get(write.reported["sink"])
-    lag_s = overview.writes.lag_s(f"{known.name}/{write.name}")
+    lag_s = overview.writes.lag_s(f"{pipeline.name}/{write.name}")
     data = write.as_json()
     return {
-        "store": f"{known.name}/{write.name}",
-        "pipeline": known.name,
-        "pipeline_state": known.state,
+        "store": f"{pipeline.name}/{write.name}",
+        "pipeline": pipeline.name,
+        "pipeline_state": pipeline.state,
         "sink": write.reported["sink"],
         "kind": settings.kind if isinstance(settings, SinkSettings) else "topic",
         "table": write.reported["table"],
         "key": write.reported["key"],
         "topics": write.reported.get("topics", []),
-        "health": pipelines.write_health(known, write, lag_s),
+        "health": pipelines.write_health(pipeline, write, lag_s),
         "is_in_step": write.lag == 0 if write.error is None else None,
         "lag": write.lag,
         "lag_seconds": lag_s,
         "batch": write.position.batch if write.position else None,
-        "address": address_of(known, write),
+        "address": address_of(pipeline, write),
         **{
-            each: data[each] for each in ("live_version", "versions", "store_error", "refused_rows")
+            name: data[name] for name in ("live_version", "versions", "store_error", "refused_rows")
         },
     }
 
@@ -137,8 +147,8 @@ def _positions(write: WriteState) -> list[dict[str, Any]]:
     ]
 
 
-def address_of(known: PipelineState, write: WriteState) -> str:
-    parts = (known.name, write.reported["sink"], write.reported["table"])
+def address_of(pipeline: PipelineState, write: WriteState) -> str:
+    parts = (pipeline.name, write.reported["sink"], write.reported["table"])
     return "/stores/" + "/".join(quote(part, safe="") for part in parts) + "/"
 
 

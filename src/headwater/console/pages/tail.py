@@ -47,25 +47,27 @@ async def _events(request: Request) -> Response:
     query = request.query_params
     partitions = chosen_partitions(topic, query.get("partition", ""))
     after = parse_positions(query.get("after", ""))
-    console.tails.take(access.user)
+    console.tails.acquire(access.user)
     try:
         tail: Tail = await access.call(
             Tail, access, topic.name, partitions, query.get("contains", ""), after
         )
     except BaseException:
-        console.tails.leave(access.user)
+        console.tails.release(access.user)
         raise
 
     def ended() -> None:
-        console.tails.leave(access.user)
+        console.tails.release(access.user)
         tail.close()
 
-    return live.events(_told(request, access, topic.name, tail), ended)
+    return live.events(_new_records(request, access, topic.name, tail), ended)
 
 
-async def _told(request: Request, access: Access, topic: str, tail: Tail) -> AsyncIterator[bytes]:
+async def _new_records(
+    request: Request, access: Access, topic: str, tail: Tail
+) -> AsyncIterator[bytes]:
     console = request.app.state.console
-    told_s = time.monotonic()
+    sent_s = time.monotonic()
     is_first = True
     while not console.is_stopping and _may_go_on(request):
         try:
@@ -75,10 +77,10 @@ async def _told(request: Request, access: Access, topic: str, tail: Tail) -> Asy
             return  # the browser comes again
         if news.records or news.left_out or is_first:
             yield live.event("records", await _news(request, access, topic, news))
-            told_s, is_first = time.monotonic(), False
-        elif time.monotonic() - told_s > _HEARTBEAT_S:
+            sent_s, is_first = time.monotonic(), False
+        elif time.monotonic() - sent_s > _HEARTBEAT_S:
             yield live.HEARTBEAT
-            told_s = time.monotonic()
+            sent_s = time.monotonic()
         await asyncio.sleep(_PAUSE_S)
 
 

@@ -81,7 +81,7 @@ async def _delete(request: Request) -> Response:
     if not confirmed(request, type_name=topic.name):
         question = Question(
             f"Delete topic {topic.name}?",
-            "Delete it for ever",
+            "Delete it permanently",
             f"{plural(topic.records, 'record')} in {plural(len(topic.partitions), 'partition')}"
             " will be deleted. This cannot be undone.",
             type_name=topic.name,

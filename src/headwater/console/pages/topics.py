@@ -9,7 +9,7 @@ from headwater.client.cluster import Cluster
 from headwater.console.topics.configs import read_configs
 from headwater.console.topics.topic_list import Topic
 from headwater.console.web.access import Access
-from headwater.console.web.navigation import Place
+from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.paging import page_of
 from headwater.console.web.rendering import both, shown
@@ -17,14 +17,14 @@ from headwater.errors import RequestRefused
 from headwater.settings import BrokerSettings
 from headwater.spelling import nearest
 
-PLACE: Final = Place("Topics", "/topics")
+NAVIGATION_ENTRY: Final = NavigationEntry("Topics", "/topics")
 
 _COLUMNS: Final = {
-    "topic": lambda each: each.name,
-    "partitions": lambda each: len(each.partitions),
-    "records": lambda each: each.records,
-    "size": lambda each: each.size_bytes,
-    "rate": lambda each: each.records_per_s,
+    "topic": lambda topic: topic.name,
+    "partitions": lambda topic: len(topic.partitions),
+    "records": lambda topic: topic.records,
+    "size": lambda topic: topic.size_bytes,
+    "rate": lambda topic: topic.records_per_s,
 }
 
 
@@ -38,7 +38,7 @@ async def _topics(request: Request) -> Response:
         topics,
         columns=_COLUMNS,
         default_sort="topic",
-        text=lambda each: each.name,
+        text=lambda topic: topic.name,
         keep=["internal"],
     )
     data: dict[str, Any] = {
@@ -81,7 +81,7 @@ async def existing(access: Access, name: str) -> Topic:
     topics = (await access.topics()).topics
     found = topics.get(name)
     if found is None and await access.ask(lambda cluster: _is_there(cluster, name)):
-        access.shared.forget("topics")  # it is newer than what we know
+        access.shared.forget("topics")  # it is newer than the cached reading
         topics = (await access.topics()).topics
         found = topics.get(name)
     if found is None:
@@ -97,7 +97,7 @@ def _is_there(cluster: Cluster, name: str) -> bool:
     try:
         return cluster.find_partitions(name) is not None
     except RequestRefused:
-        return False  # a name that cannot be, or one that this user is not to know
+        return False  # a name that cannot be, or one that this user may not see
 
 
 def command_for(request: Request, command: str) -> str:

@@ -1,1 +1,1 @@
-"""What the pages show of groups, captures, pipelines and stores, and the jobs that they start."""
+"""States of groups, captures, pipelines and stores for the pages, and the jobs they start."""

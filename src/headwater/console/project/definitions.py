@@ -1,9 +1,9 @@
-"""What is known of the project without Spark: captures, pipelines, their stores.
+"""The state of captures, pipelines and their stores, read without Spark.
 
 Each reading asks the broker for the ends of the topics that pipelines read and for what is new in
 the topic of positions, over connections that stay open, and reads the files that pipelines'
-processes write. Stores are asked in threads of their own: one that does not answer holds up nobody,
-and is told of as it was.
+processes write. Stores are asked in threads of their own: one that does not answer delays no
+other, and its last state is shown.
 """
 
 import time
@@ -44,10 +44,10 @@ class ProjectState:
     pipelines: list[PipelineState]
 
     def capture(self, name: str) -> CaptureState | None:
-        return next((each for each in self.captures if each.name == name), None)
+        return next((capture for capture in self.captures if capture.name == name), None)
 
     def pipeline(self, name: str) -> PipelineState | None:
-        return next((each for each in self.pipelines if each.name == name), None)
+        return next((pipeline for pipeline in self.pipelines if pipeline.name == name), None)
 
 
 class Project:
@@ -74,13 +74,13 @@ class Project:
         )
         state_dir = loaded.state_dir()
         statuses = {name: status.read(state_dir, name) for name in loaded.pipelines}
-        writes = {name: reported_writes(statuse) for name, statuse in statuses.items()}
+        writes = {name: reported_writes(reported) for name, reported in statuses.items()}
         ends = self._ends(
             {
                 topic
                 for of_pipeline in writes.values()
-                for each in of_pipeline.values()
-                for topic in each.get("topics", ())
+                for write in of_pipeline.values()
+                for topic in write.get("topics", ())
             }
         )
         asked = self._stores.ask(
@@ -131,7 +131,7 @@ class _Asked:
 
 
 class _Stores:
-    """What the stores say of themselves, each asked at most every few seconds."""
+    """The states of the stores, each read at most every few seconds."""
 
     def __init__(self, loaded: Config) -> None:
         self._loaded = loaded
@@ -146,16 +146,16 @@ class _Stores:
     ) -> dict[tuple[str, str], StoreState]:
         now_s = time.monotonic()
         for name, reported in writes.items():
-            each = self._asked.setdefault(name, _Asked(reported, None, 0.0))
-            each.reported = reported
-            if each.under_way is None and now_s - each.at_s >= _STORE_AGE_S:
-                each.under_way = self._threads.submit(
+            store = self._asked.setdefault(name, _Asked(reported, None, 0.0))
+            store.reported = reported
+            if store.under_way is None and now_s - store.at_s >= _STORE_AGE_S:
+                store.under_way = self._threads.submit(
                     read_store, self._loaded, name[0], dict(reported)
                 )
-        wait([each.under_way for each in self._asked.values() if each.under_way], _STORE_WAIT_S)
-        for each in self._asked.values():
-            if each.under_way is not None and each.under_way.done():
-                each.answer, each.at_s = each.under_way.result(), time.monotonic()
-                each.under_way = None
+        wait([store.under_way for store in self._asked.values() if store.under_way], _STORE_WAIT_S)
+        for store in self._asked.values():
+            if store.under_way is not None and store.under_way.done():
+                store.answer, store.at_s = store.under_way.result(), time.monotonic()
+                store.under_way = None
         silent = StoreState([], "it has not answered yet")
         return {name: self._asked[name].answer or silent for name in writes}

@@ -1,4 +1,4 @@
-"""Every group with its lag, from a handful of requests; and how the lag of some was over time."""
+"""The lag of every group, from a handful of requests, and its history for some of them."""
 
 import time
 from collections import deque
@@ -12,14 +12,14 @@ from headwater.client.offsets import LATEST, UNCOMMITTED, list_offsets
 from headwater.client.sending import TopicPartition
 
 _SAMPLES: Final = 360  # of each group
-_TRACKED: Final = 100  # groups whose lag is kept
-_WATCHED_S: Final = 900.0  # for how long one stays watched that nobody looks at
-_MOST: Final = 25  # of those that lag most are kept, too
+_TRACKED: Final = 100  # groups with a history
+_WATCHED_S: Final = 900.0  # for how long a group stays watched after its page was last shown
+_MOST: Final = 25  # of those that lag most have a history, too
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """One group. `lag` is None for a share group (its backlog is told by its page)."""
+    """One group. `lag` is None for a share group (its page shows its backlog)."""
 
     name: str
     state: str
@@ -38,24 +38,24 @@ class GroupLag:
 
 
 def read_groups(cluster: Cluster) -> list[GroupLag]:
-    """All groups by name. Ends are asked for after the offsets: a lag is never told too small.
+    """All groups by name. Ends are asked for after the offsets: a lag is never reported too small.
     Raises BrokerUnreachable, RequestRefused.
     """
     listed = list_groups(cluster)
     committed = committed_offsets(cluster, listed)
-    ends = _ends(cluster, {place for offsets in committed.values() for place in offsets})
-    return [_group(each, committed.get(each.name, {}), ends) for each in listed]
+    ends = _ends(cluster, {partition for offsets in committed.values() for partition in offsets})
+    return [_group(group, committed.get(group.name, {}), ends) for group in listed]
 
 
-def _ends(cluster: Cluster, places: set[TopicPartition]) -> dict[TopicPartition, int]:
+def _ends(cluster: Cluster, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
     """Of those that are there and have a leader: a group may outlive its topics."""
-    if not places:
+    if not partitions:
         return {}
-    known = cluster.find_all_partitions(sorted({topic for topic, _ in places}))
+    counts = cluster.find_all_partitions(sorted({topic for topic, _ in partitions}))
     led = [
         (topic, number)
-        for topic, number in places
-        if number < known.get(topic, 0) and cluster.leader(topic, number) is not None
+        for topic, number in partitions
+        if number < counts.get(topic, 0) and cluster.leader(topic, number) is not None
     ]
     return list_offsets(cluster, led, LATEST, UNCOMMITTED)
 
@@ -63,7 +63,11 @@ def _ends(cluster: Cluster, places: set[TopicPartition]) -> dict[TopicPartition,
 def _group(
     listed: ListedGroup, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> GroupLag:
-    lags = [max(0, ends[place] - offset) for place, offset in offsets.items() if place in ends]
+    lags = [
+        max(0, ends[partition] - offset)
+        for partition, offset in offsets.items()
+        if partition in ends
+    ]
     return GroupLag(
         listed.name,
         listed.state or "?",
@@ -97,12 +101,12 @@ class LagHistory:
         }
         most = sorted((n for n, lag in lagging.items() if lag), key=lambda n: -lagging[n])[:_MOST]
         tracked = list(dict.fromkeys([*self._watched, *most]))
-        # One that no longer lags most keeps what it has, as long as there is room.
+        # One that no longer lags most retains its history, as long as there is room.
         tracked += [name for name in self._samples if name not in tracked]
-        kept = tracked[:_TRACKED]
+        retained = tracked[:_TRACKED]
         self._samples = {
             name: self._samples.get(name, deque(maxlen=_SAMPLES))
-            for name in kept
+            for name in retained
             if name in lagging or name in self._samples
         }
         for name, samples in self._samples.items():

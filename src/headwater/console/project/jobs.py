@@ -1,7 +1,8 @@
-"""What a page has set off: commands of ours as child processes, each with its progress and result.
+"""Jobs: commands that pages start as child processes, each with its progress and result.
 
-A job outlives the page that began it and the browser's reload; it ends with the console. At most
-some run at once and wait, and a job keeps the end of what it said, and of its result so much.
+A job outlives the page that started it and the browser's reload; it ends with the console. The
+number of jobs that run and wait is bounded, and so are the part of its stderr and of its result
+that a job holds.
 """
 
 import asyncio
@@ -24,13 +25,13 @@ from headwater.supervisor import parent_death
 
 _RUNNING: Final = 2  # at once; each may be a Spark
 _WAITING: Final = 8
-_KEPT: Final = 30  # ended ones, the oldest are forgotten
+_RETAINED: Final = 30  # ended jobs; older ones are dropped
 _RESULT_BYTES: Final = 8 << 20
-_SAID_BYTES: Final = 64 << 10
+_STDERR_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 64 << 10
 _STOP_S: Final = 8.0  # then it is killed
 _SHARE: Final = re.compile(r"\((\d{1,3})%\)$")
-_TELL: Final = {"HEADWATER_PROGRESS": "1"}  # also with --json (terminal/progress.py)
+_REPORT_PROGRESS: Final = {"HEADWATER_PROGRESS": "1"}  # also with --json (terminal/progress.py)
 _COMMAND: Final = (sys.executable, "-m", "headwater.cli.main")
 
 WAITING, RUNNING, DONE, DIFFERS, FAILED, CANCELLED = (
@@ -53,11 +54,11 @@ def options_of(config: Config) -> tuple[str, ...]:
 def environment_of(login: ClientSettings) -> dict[str, str]:
     """By which a command logs in as this user does."""
     found = {}
-    for each in fields(login):
-        value = getattr(login, each.name)
+    for field_ in fields(login):
+        value = getattr(login, field_.name)
         if value is not None:
             text = value.reveal() if isinstance(value, Secret) else value
-            found[f"HEADWATER_CLIENT__{each.name.upper()}"] = (
+            found[f"HEADWATER_CLIENT__{field_.name.upper()}"] = (
                 str(text).lower() if isinstance(text, bool) else str(text)
             )
     return found
@@ -66,7 +67,7 @@ def environment_of(login: ClientSettings) -> dict[str, str]:
 @dataclass(slots=True)
 class Job:
     """One command. `about` is the page's path that it belongs to; `result` the JSON that it wrote
-    (None: none yet, or more than is kept).
+    (None: none yet, or larger than the limit).
     """
 
     id: int
@@ -78,7 +79,7 @@ class Job:
     began_at: float
     state: str = WAITING
     ended_at: float | None = None
-    said: str = ""  # the end of stderr
+    stderr_tail: str = ""  # bounded
     result: Any = None
     error: dict[str, str] = field(default_factory=dict)  # error, detail, hint
     pid: int | None = None  # while it runs
@@ -90,13 +91,13 @@ class Job:
 
     @property
     def progress(self) -> str:
-        """The last line that it said."""
-        lines = self.said.strip().splitlines()
+        """The last line of its stderr."""
+        lines = self.stderr_tail.strip().splitlines()
         return lines[-1] if lines else ""
 
     @property
     def share(self) -> float | None:
-        """How much of it is done, from 0 to 1, if it says so: as terminal/progress.py does."""
+        """From 0 to 1, if the last line ends with a share, as terminal/progress.py writes it."""
         found = _SHARE.search(self.progress)
         return min(int(found[1]), 100) / 100 if found else None
 
@@ -153,9 +154,9 @@ class Jobs:
         environment: Mapping[str, str] | None = None,
     ) -> Job:
         """Raises RequestRefused if too many wait, or the same one is under way already."""
-        open_jobs = [each for each in self._jobs.values() if not each.has_ended]
-        for each in open_jobs:
-            if each.arguments == tuple(arguments):
+        open_jobs = [job for job in self._jobs.values() if not job.has_ended]
+        for open_job in open_jobs:
+            if open_job.arguments == tuple(arguments):
                 raise RequestRefused(
                     f"{title} is under way already", hint="wait for it, or cancel it"
                 )
@@ -175,16 +176,16 @@ class Jobs:
 
     def all(self) -> list[Job]:
         """The newest first."""
-        return sorted(self._jobs.values(), key=lambda each: -each.id)
+        return sorted(self._jobs.values(), key=lambda job: -job.id)
 
     def about(self, about: str, *kinds: str) -> list[Job]:
         """Those of one page, the newest first."""
         return [
-            each for each in self.all() if each.about == about and (not kinds or each.kind in kinds)
+            job for job in self.all() if job.about == about and (not kinds or job.kind in kinds)
         ]
 
     async def cancel(self, job: Job) -> None:
-        """Asked to stop in order, then killed."""
+        """Stops it by SIGTERM, then kills it."""
         if job.has_ended or job.task is None:
             return
         job.task.cancel()
@@ -192,10 +193,10 @@ class Jobs:
             await asyncio.shield(job.task)
 
     async def close(self) -> None:
-        await asyncio.gather(*(self.cancel(each) for each in self.all()))
+        await asyncio.gather(*(self.cancel(job) for job in self.all()))
 
     def kill(self) -> None:
-        """At once, and without an event loop: what a console that ends has not ended in order."""
+        """At once, and without an event loop: the jobs that a stopping console has not stopped."""
         for job in self._jobs.values():
             if job.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -203,14 +204,16 @@ class Jobs:
 
     def _forget_old(self) -> None:
         ended = [job for job in self._jobs.values() if job.has_ended]
-        for each in ended[: max(0, len(ended) - _KEPT)]:
-            del self._jobs[each.id]
+        for job in ended[: max(0, len(ended) - _RETAINED)]:
+            del self._jobs[job.id]
 
     async def _run(self, job: Job, environment: Mapping[str, str]) -> None:
         try:
             async with self._turn:
                 job.state = RUNNING
-                await self._child(job, {**os.environ, **self._environment, **environment, **_TELL})
+                await self._child(
+                    job, {**os.environ, **self._environment, **environment, **_REPORT_PROGRESS}
+                )
         except asyncio.CancelledError:
             job.state = CANCELLED
         except (OSError, ValueError) as error:  # ValueError: an argument with a zero byte
@@ -253,20 +256,20 @@ class Jobs:
         if written is None:
             job.error = {"error": f"its result has more than {_RESULT_BYTES >> 20} MiB"}
         else:
-            job.error = _error_of(job.said) or {
+            job.error = _error_of(job.stderr_tail) or {
                 "error": f"it ended with code {code}",
-                "detail": job.said[-2000:],
+                "detail": job.stderr_tail[-2000:],
             }
 
 
 async def _result_of(process: asyncio.subprocess.Process) -> bytes | None:
-    """All of stdout; None if it is more than is kept."""
+    """All of stdout; None if it exceeds the limit."""
     assert process.stdout is not None
-    kept = bytearray()
+    result = bytearray()
     while piece := await process.stdout.read(_READ_BYTES):
-        if len(kept) <= _RESULT_BYTES:
-            kept += piece
-    return bytes(kept) if len(kept) <= _RESULT_BYTES else None
+        if len(result) <= _RESULT_BYTES:
+            result += piece
+    return bytes(result) if len(result) <= _RESULT_BYTES else None
 
 
 async def _listen(process: asyncio.subprocess.Process, job: Job) -> None:
@@ -274,8 +277,8 @@ async def _listen(process: asyncio.subprocess.Process, job: Job) -> None:
     said = bytearray()
     while piece := await process.stderr.read(_READ_BYTES):
         said += piece
-        del said[:-_SAID_BYTES]
-        job.said = said.decode("utf-8", "replace")
+        del said[:-_STDERR_BYTES]
+        job.stderr_tail = said.decode("utf-8", "replace")
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
@@ -287,7 +290,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(process.wait(), _STOP_S)
             break
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # who was left behind in it
+        os.killpg(process.pid, signal.SIGKILL)  # processes that are left in it
 
 
 def _error_of(said: str) -> dict[str, str] | None:

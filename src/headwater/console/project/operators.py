@@ -1,11 +1,12 @@
-"""Who may set off jobs and see what they found. They start processes and use the stores' logins of
-the configuration, which no broker guards; so whoever has signed in needs a right of its own: DELETE
-on the group `headwater.operators`. There is no such group; its name stands for the right, as Kafka
-has no resources of ours, and every Kafka tells what a user may do with a group. DELETE, because
-consumers are often allowed to read all groups. A right on the cluster would be too much: who may
-ALTER it may also change ACLs and users.
+"""The right to start jobs and to see their results.
 
-Where nobody signs in, whoever reaches the console may (it listens on loopback).
+Jobs start processes and use the stores' logins of the configuration, which no broker guards; so a
+signed-in user needs a right of its own: DELETE on the group `headwater.operators`. There is no such
+group; its name stands for the right, as Kafka has no resource types of ours, and every Kafka
+reports what a user may do with a group. DELETE, because consumers are often allowed to read all
+groups. A right on the cluster would be too much: a user with ALTER may also change ACLs and users.
+
+Without sign-in, every client that reaches the console has the right (it listens on loopback).
 """
 
 import shlex
@@ -25,8 +26,8 @@ _DELETE: Final = 6  # of AclOperation; the answer has one bit for each
 
 
 async def is_operator(access: Access) -> bool:
-    """Whether this user may see what jobs found: rows of stores, which no broker guards. Asked
-    seldom.
+    """Whether this user may see what jobs found: rows of stores, which no broker guards. Cached
+    for some seconds.
     """
     if not access.user:
         return True
@@ -39,7 +40,7 @@ async def require_operator(access: Access, *, to_look: bool = False) -> None:
     if not await may:
         user = shlex.quote(access.user)
         raise RequestRefused(
-            f"{access.user} may not {'see' if to_look else 'set off'} jobs",
+            f"{access.user} may not {'see' if to_look else 'start'} jobs",
             detail="GROUP_AUTHORIZATION_FAILED",
             hint=f"`headwater acl add {user} --allow delete --group {OPERATORS}` grants it",
         )

@@ -1,6 +1,4 @@
-"""What the pages on flow, groups, captures, pipelines and stores look at, for one user: readings
-that all who look share, and what they were over time.
-"""
+"""The readings behind the pages, for one user: cached, shared by requests, sampled over time."""
 
 import asyncio
 import contextlib
@@ -31,9 +29,9 @@ _FLOW_AGE_S: Final = 1.0
 _PROJECT_AGE_S: Final = 2.0
 _GROUPS_AGE_S: Final = 5.0
 _QUEUES_AGE_S: Final = 3.0
-_SAMPLE_S: Final = 5.0  # while somebody looks
-_IDLE_SAMPLE_S: Final = 15.0  # while nobody does
-_LOOKS_S: Final = 60.0  # for how long one who has asked is taken to look
+_SAMPLE_S: Final = 5.0  # while pages are shown
+_IDLE_SAMPLE_S: Final = 15.0  # while none is
+_LOOKS_S: Final = 60.0  # for how long a page counts as shown after its last request
 _FORGOTTEN_S: Final = 3600.0  # after which a signed-in user's readings stop
 _MOST_TOPICS: Final = 200  # that nothing reads or writes, in the picture
 
@@ -48,7 +46,7 @@ class Overview:
         self.writes = WriteHistory()
         self.kafka = KafkaCluster(access.bootstrap, login.properties_of(access.login))
         self._project = Project(config, access.bootstrap, access.login)
-        self._asked_s = -math.inf  # when somebody looked last
+        self._asked_s = -math.inf  # when a page was last requested
         self._sampler: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -69,7 +67,7 @@ class Overview:
         return await self._read_groups()
 
     async def group(self, name: str) -> dict[str, Any]:
-        """One group as `headwater group describe --json` tells it. Raises NoSuchThing."""
+        """One group as `headwater group describe --json` prints it. Raises NoSuchThing."""
         self._look()
         self.lags.watch(name)
         return await self.access.read(("group", name), self._describe, name)
@@ -104,21 +102,21 @@ class Overview:
         )
 
     async def _with_backlogs(self, groups: list[GroupLag]) -> list[GroupLag]:
-        """What share groups read and have before them is told by their queues."""
+        """With the topics and the backlog of share groups, which are read from their queues."""
         try:
             queues, _ = await self.queues()
         except HeadwaterError:
             return groups
-        told = {
+        by_name = {
             queue.name: GroupLag(
                 queue.name, queue.state, SHARE, tuple(queue.topics), queue.total("backlog")
             )
             for queue in queues
         }
-        return [told.get(group.name, group) for group in groups]
+        return [by_name.get(group.name, group) for group in groups]
 
     def forget(self, *names: Any) -> None:
-        """After a change: the next one to ask is told the new state."""
+        """After a change: the next request reads the new state."""
         for name in names:
             self.access.shared.forget(name)
 
@@ -168,9 +166,7 @@ class Overview:
         self.start()
 
     async def _sample(self) -> None:
-        """Charts and rates need what was before somebody looked, so it goes on, less often, while
-        nobody does.
-        """
+        """Samples also while no page is shown, less often: charts and rates need earlier values."""
         while True:
             with contextlib.suppress(HeadwaterError):
                 await self.access.topics()  # for the rates
@@ -192,34 +188,34 @@ def _topic_flows(
     joined = {name for group in groups for name in group.topics}
     joined |= {
         name
-        for known in project.pipelines
-        for write in known.writes
+        for pipeline in project.pipelines
+        for write in pipeline.writes
         for name in (*write.reported.get("topics", ()), write.reported["table"])
     }
-    captured = tuple(f"{known.name}." for known in project.captures)
+    captured = tuple(f"{capture.name}." for capture in project.captures)
     others = [
-        each
-        for each in shown
-        if each.name not in joined and not (captured and each.name.startswith(captured))
+        topic
+        for topic in shown
+        if topic.name not in joined and not (captured and topic.name.startswith(captured))
     ]
-    others.sort(key=lambda each: (-(each.records_per_s or 0), each.name))
+    others.sort(key=lambda topic: (-(topic.records_per_s or 0), topic.name))
     left_out = {other.name for other in others[_MOST_TOPICS:]}
     return {
-        each.name: TopicFlow(each.records, each.records_per_s)
-        for each in shown
-        if each.name not in left_out
+        topic.name: TopicFlow(topic.records, topic.records_per_s)
+        for topic in shown
+        if topic.name not in left_out
     }
 
 
 def overview_of(request: Request) -> Overview:
-    """Of whoever asks."""
+    """Of the user who sent the request."""
     console = request.app.state.console
     access: Access = console.access(request)
     return access.part(Overview, lambda: Overview(access, console.config))
 
 
-def no_such(kind: str, name: str, known: list[str]) -> NoSuchThing:
-    meant = nearest(name, known)
+def no_such(kind: str, name: str, existing: list[str]) -> NoSuchThing:
+    meant = nearest(name, existing)
     return NoSuchThing(
         f"there is no {kind} {name}",
         hint=f"did you mean {meant}?" if meant else f"/{kind}s shows those that exist",

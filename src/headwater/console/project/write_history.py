@@ -1,5 +1,6 @@
-"""How each write of a pipeline went over the last while: a bounded number of samples, kept by the
-console, for charts, rates, and how far behind it is in time.
+"""Recent samples of each write of a pipeline, for charts, rates and the lag in seconds.
+
+The console holds a bounded number of samples in memory.
 """
 
 from collections import deque
@@ -40,18 +41,18 @@ class WriteHistory:
         self._samples: dict[str, deque[Sample]] = {}
 
     def add(self, pipelines: Iterable[PipelineState], at: float) -> None:
-        for known in pipelines:
-            for write in known.writes:
-                name = f"{known.name}/{write.name}"
+        for pipeline in pipelines:
+            for write in pipeline.writes:
+                name = f"{pipeline.name}/{write.name}"
                 if name not in self._samples and len(self._samples) >= _WRITES:
                     continue
                 samples = self._samples.setdefault(name, deque(maxlen=_SAMPLES))
                 if not samples or at - samples[-1].at >= _AT_LEAST_S:
-                    samples.append(_sample(write, at, is_running=known.is_running))
+                    samples.append(_sample(write, at, is_running=pipeline.is_running))
 
     def lag_s(self, name: str) -> float | None:
-        """How long ago the log ended where the store is now; None if that is not known. If it was
-        before the first sample, since then at least.
+        """How long ago the log ended where the store is now; None if it cannot be determined.
+        If it was before the first sample, the age of that sample.
         """
         samples = self._samples.get(name)
         if not samples or samples[-1].read is None:
@@ -69,15 +70,15 @@ class WriteHistory:
         """Records that each write took in a second, over the last half minute."""
         rates = {}
         for name, samples in self._samples.items():
-            known = [
+            recent = [
                 sample
                 for sample in samples
                 if sample.read is not None and samples[-1].at - sample.at <= _RATE_OVER_S
             ]
-            if len(known) >= 2:
-                first, last = known[0], known[-1]
+            if len(recent) >= 2:
+                first, last = recent[0], recent[-1]
                 read = (last.read or 0) - (first.read or 0)
-                if read >= 0:  # else it was derived anew
+                if read >= 0:  # else it was rebuilt
                     rates[name] = read / (last.at - first.at)
         return rates
 

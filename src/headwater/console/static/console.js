@@ -1,8 +1,8 @@
-// The little that the pages cannot do without a script. No library but htmx, idiomorph and uPlot.
+// Behaviour of the pages that needs a script. Libraries: htmx, idiomorph and uPlot only.
 "use strict";
 
-// Theme: what the system prefers, unless the switch says otherwise. First of all, so that no page
-// flashes in the other colours.
+// Theme: what the system prefers, unless the switch overrides it. Set first, so that no page flashes
+// in the other colours.
 const THEMES = ["auto", "dark", "light"];
 
 function theme() {
@@ -30,13 +30,13 @@ function nextTheme() {
   try {
     localStorage.theme = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
   } catch {
-    return; // a browser that keeps nothing
+    return; // a browser without storage
   }
   showTheme();
   drawCharts(document.body, true);
 }
 
-// Live parts renew themselves at every tick. A tab that nobody sees does not ask.
+// Live parts refresh at every tick. A hidden tab sends no requests.
 function startTicking() {
   const tick = () => {
     if (!document.hidden) document.body.dispatchEvent(new Event("tick"));
@@ -61,12 +61,12 @@ function watchConnection() {
   });
 }
 
-// What a renewed part must not take from its reader: what is unfolded stays so, what is being
-// typed too, and a chart is told its new numbers instead of being drawn anew.
-function keepState() {
+// State that survives a refresh: expanded details, text that is being typed, and charts, which get
+// their new data instead of being drawn again.
+function preserveState() {
   if (!window.Idiomorph) return;
   const defaults = window.Idiomorph.defaults;
-  // Idiomorph would leave all of the active element as it is; only what is typed in must stay.
+  // Idiomorph would leave all of the active element as it is; only what is being typed must stay.
   Object.defineProperty(defaults, "ignoreActiveValue", {
     get: () => Boolean(document.activeElement?.matches("input, select, textarea")),
     enumerable: true,
@@ -105,14 +105,14 @@ function clock(atS, stepS) {
 function drawChart(element, again = false) {
   if (!window.uPlot || !element.dataset.chart) return;
   const { x, series } = JSON.parse(element.dataset.chart);
-  const data = [x, ...series.map((each) => each.y)];
-  const known = plots.get(element);
-  const labels = series.map((each) => each.label).join("\n");
-  if (known && known.labels === labels && !again) {
-    known.plot.setData(data);
+  const data = [x, ...series.map((line) => line.y)];
+  const existing = plots.get(element);
+  const labels = series.map((line) => line.label).join("\n");
+  if (existing && existing.labels === labels && !again) {
+    existing.plot.setData(data);
     return;
   }
-  if (known) known.plot.destroy();
+  if (existing) existing.plot.destroy();
   const colours = ["--accent", "--warn", "--good", "--bad", "--muted"].map(colour);
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
   const options = {
@@ -121,12 +121,12 @@ function drawChart(element, again = false) {
     legend: { show: series.length > 1 },
     cursor: { y: false },
     tzDate: serverDate, // ticks at its full minutes and hours
-    axes: [{ ...axis, values: (plot, at, index, space, step) => at.map((each) => clock(each, step)) }, { ...axis, size: 64 }],
+    axes: [{ ...axis, values: (plot, at, index, space, step) => at.map((second) => clock(second, step)) }, { ...axis, size: 64 }],
     scales: { y: { range: (plot, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
     series: [
       { label: "Time", value: (plot, at) => (at == null ? "--" : clock(at, 1)) },
-      ...series.map((each, index) => ({
-        label: each.label,
+      ...series.map((line, index) => ({
+        label: line.label,
         stroke: colours[index % colours.length],
         width: 1.75,
         points: { show: false },
@@ -140,9 +140,9 @@ function drawCharts(root, again = false) {
   for (const element of root.querySelectorAll("[data-chart]")) drawChart(element, again);
 }
 
-// Live tail: what is told goes to the top, and what is too much falls off the bottom. A tab that
-// nobody sees is not told anything; when it is seen again it goes on behind what it had, and is
-// told how much it has missed.
+// Live tail: new records go to the top, and the oldest beyond MOST_ROWS are removed. A hidden tab
+// gets no events; when it is shown again it continues after its last position, and shows how many
+// records it has missed.
 const MOST_ROWS = 500;
 
 function startTail(list) {
@@ -155,9 +155,9 @@ function startTail(list) {
   let leftOut = 0;
   let isPaused = false;
 
-  const tell = (kind, text) => {
+  const showState = (kind, text) => {
     // Not a part of the state: a screen reader would read out every number.
-    const left = leftOut ? `; ${leftOut.toLocaleString("en")} came too fast and are not shown` : "";
+    const left = leftOut ? `; ${leftOut.toLocaleString("en")} were skipped` : "";
     count.textContent = shown || leftOut ? `${shown.toLocaleString("en")} records so far${left}` : "";
     if (state.textContent === text) return;
     const status = document.createElement("span");
@@ -182,15 +182,15 @@ function startTail(list) {
         if (window.htmx && list.children[index]) window.htmx.process(list.children[index]);
       }
       while (list.children.length > MOST_ROWS) list.lastElementChild.remove();
-      tell("good", "following");
+      showState("good", "following");
     });
     source.addEventListener("trouble", (event) => {
-      tell("bad", `${JSON.parse(event.data).what}; trying again`);
+      showState("bad", `${JSON.parse(event.data).what}; retrying`);
       stop();
       setTimeout(start, 2000);
     });
     source.addEventListener("error", () => {
-      tell("bad", "nothing is heard; trying again");
+      showState("bad", "no connection; retrying");
       stop();
       setTimeout(start, 2000);
     });
@@ -198,10 +198,10 @@ function startTail(list) {
   pause.addEventListener("click", () => {
     isPaused = !isPaused;
     pause.setAttribute("aria-pressed", String(isPaused));
-    pause.textContent = isPaused ? "Go on" : "Pause";
+    pause.textContent = isPaused ? "Resume" : "Pause";
     if (isPaused) {
       stop();
-      tell("idle", "paused");
+      showState("idle", "paused");
     } else start();
   });
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
@@ -234,7 +234,7 @@ document.addEventListener("DOMContentLoaded", () => {
   showTheme();
   startTicking();
   watchConnection();
-  keepState();
+  preserveState();
   drawCharts(document.body);
   document.body.addEventListener("htmx:load", (event) => drawCharts(event.detail.elt));
   const tail = document.querySelector("[data-tail]");

@@ -1,4 +1,4 @@
-"""Avro values whose schema or bytes a stranger wrote, read with bounds.
+"""Bounded decoder of Avro values whose schema or bytes are not trusted.
 
 fastavro's reader recurses in C, as deep as a schema that refers to itself lets the bytes demand: a
 hundred of them end the process. And some schemas make values of no bytes at all (nulls, records of
@@ -56,12 +56,12 @@ def nesting(document: Any, limit: int) -> int:
     depth, level = 0, [document]
     while depth <= limit:
         inside: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inside += each.values()
-            elif isinstance(each, list):
-                inside += each
-        if not any(isinstance(each, dict | list) for each in level):
+        for node in level:
+            if isinstance(node, dict):
+                inside += node.values()
+            elif isinstance(node, list):
+                inside += node
+        if not any(isinstance(node, dict | list) for node in level):
             return depth
         level, depth = inside, depth + 1
     return depth
@@ -140,7 +140,8 @@ class _Reader:
         match kind:
             case "record" | "error":
                 return {
-                    each["name"]: self.value(each["type"], depth + 1) for each in schema["fields"]
+                    field["name"]: self.value(field["type"], depth + 1)
+                    for field in schema["fields"]
                 }
             case "array":
                 return [

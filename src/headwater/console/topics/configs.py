@@ -1,4 +1,4 @@
-"""What a topic is set to, and which of it differs from the default."""
+"""The configuration of a topic, and which settings differ from the default."""
 
 from typing import Any, Final
 
@@ -19,14 +19,14 @@ _SOURCES: Final = {
 
 
 def read_configs(cluster: Cluster, topic: str) -> list[dict[str, Any]] | None:
-    """By name; None if the user may not know them. Raises RequestRefused."""
+    """By name; None if the user may not read them. Raises RequestRefused."""
     resource = DescribeConfigsRequestDescribeConfigsResource(
         resource_type=_TOPIC, resource_name=topic, configuration_keys=None
     )
     answer = cluster.ask_any(
         DescribeConfigsRequest(resources=[resource], include_documentation=True),
         DescribeConfigsResponse,
-        cluster.patience(f"the settings of topic {topic} are not told"),
+        cluster.patience(f"the settings of topic {topic} cannot be read"),
         first=1,
         last=4,
     )
@@ -35,7 +35,7 @@ def read_configs(cluster: Cluster, topic: str) -> list[dict[str, Any]] | None:
         return None
     if result.error_code:
         raise RequestRefused(
-            f"the settings of topic {topic} are not told", detail=error_name(result.error_code)
+            f"the settings of topic {topic} cannot be read", detail=error_name(result.error_code)
         )
     return [
         {

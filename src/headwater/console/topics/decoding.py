@@ -1,4 +1,4 @@
-"""Bytes of a key, value or header, as people can read them.
+"""Decoding of keys, values and headers into readable text.
 
     json        indented
     debezium    a change event: what was before, what is after, which columns differ
@@ -7,7 +7,7 @@
     text        UTF-8
     hex         whatever it is
 
-Without a wish, the first that fits: nothing is guessed that the bytes do not show.
+Without a chosen form, the first that fits: nothing is guessed that the bytes do not show.
 """
 
 import os
@@ -50,7 +50,7 @@ class Shown(NamedTuple):
 
     form: str  # one of FORMS but "auto", or "null", "empty"
     text: str
-    note: str = ""  # why it is not in the form that was wished for
+    note: str = ""  # why it is not in the chosen form
     changes: tuple[Change, ...] = ()
     operation: str = ""
     source: Mapping[str, Any] | None = None
@@ -72,7 +72,7 @@ class Shown(NamedTuple):
 
 
 def shown(part: Part, form: str = "auto", *, avro_schema: str | None = None) -> Shown:
-    """In the form wished for, else in the first that fits."""
+    """In the chosen form, else in the first that fits."""
     data = part.data
     if data is None:
         return Shown("null", "null")
@@ -84,9 +84,9 @@ def shown(part: Part, form: str = "auto", *, avro_schema: str | None = None) -> 
             return _READERS[form](data, avro_schema)
         except _Unfit as unfit:
             note = f"not {form}: {unfit}"
-    for each in ("debezium", "json", "avro", "text"):
+    for name in ("debezium", "json", "avro", "text"):
         try:
-            return _READERS[each](data, avro_schema)._replace(note=note)
+            return _READERS[name](data, avro_schema)._replace(note=note)
         except _Unfit:
             continue
     return _hex(data, avro_schema)._replace(note=note)
@@ -121,11 +121,11 @@ def _change_preview(data: bytes) -> str | None:
     except _Unfit:
         return None
     if event.has_before and event.has_after:
-        told = [f"{change.column} {change.before} → {change.after}" for change in event.changes
+        columns = [f"{change.column} {change.before} → {change.after}" for change in event.changes
                 if change.is_changed]  # fmt: skip
     else:
-        told = [f"{change.column} {change.after or change.before}" for change in event.changes]
-    return f"{event.operation} {', '.join(told) or 'nothing'}"
+        columns = [f"{change.column} {change.after or change.before}" for change in event.changes]
+    return f"{event.operation} {', '.join(columns) or 'nothing'}"
 
 
 class _Unfit(Exception):
@@ -148,7 +148,7 @@ def _debezium(data: bytes, _: str | None) -> Shown:
     ):
         raise _Unfit("no change event: it has no op, before and after")
     before, after = document.get("before"), document.get("after")
-    if not all(each is None or isinstance(each, dict) for each in (before, after)):
+    if not all(row is None or isinstance(row, dict) for row in (before, after)):
         raise _Unfit("no change event: before and after are no rows")
     columns = dict.fromkeys([*(before or {}), *(after or {})])
     changes = tuple(
@@ -226,7 +226,7 @@ def _text(data: bytes, _: str | None) -> Shown:
     if text is None:
         raise _Unfit("no UTF-8")
     if not _is_readable(text):
-        raise _Unfit("it has signs that cannot be shown")
+        raise _Unfit("it has characters that cannot be shown")
     return Shown("text", text)
 
 
@@ -234,7 +234,7 @@ def _hex(data: bytes, _: str | None) -> Shown:
     lines = []
     for at in range(0, min(len(data), _MOST_HEX_BYTES), _HEX_BYTES):
         row = data[at : at + _HEX_BYTES]
-        signs = "".join(chr(each) if 32 <= each < 127 else "·" for each in row)
+        signs = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in row)
         lines.append(f"{at:08x}  {row.hex(' '):<47}  {signs}")
     if len(data) > _MOST_HEX_BYTES:
         lines.append(f"… {len(data) - _MOST_HEX_BYTES:,} bytes more")
@@ -260,16 +260,16 @@ def _indentation_bytes(document: Any) -> int:
     """The spaces and line ends of the indented text."""
     total, pending = 0, [(document, 1)]
     while pending and total <= _MAX_INDENTATION_BYTES:
-        each, depth = pending.pop()
-        items = each.values() if isinstance(each, dict) else each
-        if isinstance(items, list) or isinstance(each, dict):
+        node, depth = pending.pop()
+        items = node.values() if isinstance(node, dict) else node
+        if isinstance(items, list) or isinstance(node, dict):
             total += (len(items) + 1) * (2 * depth + 1)
             pending += [(item, depth + 1) for item in items if isinstance(item, dict | list)]
     return total
 
 
 def _dumped(document: Any, option: int = 0) -> str:
-    """What can be read need not be written: it may be too deep for that."""
+    """Raises _Unfit: a document that can be parsed may be nested too deep to be written."""
     try:
         return orjson.dumps(document, default=_plain, option=option).decode()
     except orjson.JSONEncodeError as error:

@@ -1,8 +1,8 @@
-"""Records of a topic, a screenful at a time.
+"""Pages of records of a topic, merged from its partitions by time.
 
 Partitions are merged by time, each in the order of its own offsets, so what one screen shows of a
-partition is one stretch of it, and the next screen begins where this one ended. Of a long value
-only the beginning is kept: a screen costs memory by its rows, not by what is in them.
+partition is one offset range, and the next screen begins where this one ended. Of a long value
+only the beginning is held: a screen costs memory by its rows, not by what is in them.
 """
 
 import heapq
@@ -63,28 +63,30 @@ class Screen(NamedTuple):
 
     @property
     def has_older(self) -> bool:
-        return any(offset > self.starts[each] for each, offset in self.before.items())
+        return any(offset > self.starts[partition] for partition, offset in self.before.items())
 
     @property
     def has_newer(self) -> bool:
-        return any(offset < self.ends[each] for each, offset in self.behind.items())
+        return any(offset < self.ends[partition] for partition, offset in self.behind.items())
 
 
 def opened(access: Access) -> Fetcher:
-    """For one request, and to be closed. Raises BrokerUnreachable at once if nobody listens."""
+    """For one request, and to be closed. Raises BrokerUnreachable at once if the broker does not
+    listen.
+    """
     require_listener(access.bootstrap)
     return Fetcher(access.bootstrap, access.login, patience_s=PATIENCE_S)
 
 
 def bounds(fetcher: Fetcher, topic: str, partitions: Iterable[int]) -> tuple[Positions, Positions]:
     """Where the partitions begin, and where what may be read of them ends."""
-    places = [(topic, each) for each in partitions]
-    starts = fetcher.offsets(places, EARLIEST)
-    ends = fetcher.offsets(places, LATEST)
+    topic_partitions = [(topic, partition) for partition in partitions]
+    starts = fetcher.offsets(topic_partitions, EARLIEST)
+    ends = fetcher.offsets(topic_partitions, LATEST)
     return (
         {partition: offset for (_, partition), offset in starts.items()},
-        {partition: max(offset, starts[place]) for place, offset in ends.items()
-         for partition in [place[1]]},
+        {partition: max(offset, starts[topic, partition]) for (_, partition), offset in
+         ends.items()},
     )  # fmt: skip
 
 
@@ -93,15 +95,20 @@ def newest(
 ) -> Screen:
     """The last `rows` records in front of these positions (the end, where there is none)."""
     starts, ends = bounds(fetcher, topic, partitions)
-    tops = {each: min(max(before.get(each, end), starts[each]), end) for each, end in ends.items()}
+    tops = {
+        partition: min(max(before.get(partition, end), starts[partition]), end)
+        for partition, end in ends.items()
+    }
     found = {
-        each: _last(fetcher, topic, each, starts[each], top, rows) for each, top in tops.items()
+        partition: _last(fetcher, topic, partition, starts[partition], top, rows)
+        for partition, top in tops.items()
     }
     merged = heapq.merge(
-        *(reversed(each) for each, _ in found.values()), key=lambda each: each.timestamp_ms or 0,
+        *(reversed(last) for last, _ in found.values()),
+        key=lambda record: record.timestamp_ms or 0,
         reverse=True,
-    )  # fmt: skip
-    records = [each for each, _ in zip(merged, range(rows), strict=False)]
+    )
+    records = list(islice(merged, rows))
     firsts = dict(tops)
     for record in records:
         firsts[record.partition] = record.offset
@@ -117,13 +124,15 @@ def following(
     """The first `rows` records from these positions on (the start, where there is none)."""
     starts, ends = bounds(fetcher, topic, partitions)
     froms = {
-        each: min(max(at.get(each, start), start), ends[each]) for each, start in starts.items()
+        partition: min(max(at.get(partition, start), start), ends[partition])
+        for partition, start in starts.items()
     }
     found = {
-        each: _first(fetcher, topic, each, start, ends[each], rows) for each, start in froms.items()
+        partition: _first(fetcher, topic, partition, start, ends[partition], rows)
+        for partition, start in froms.items()
     }
-    merged = heapq.merge(*found.values(), key=lambda each: each.timestamp_ms or 0)
-    records = [each for each, _ in zip(merged, range(rows), strict=False)]
+    merged = heapq.merge(*found.values(), key=lambda record: record.timestamp_ms or 0)
+    records = list(islice(merged, rows))
     behind = dict(froms)
     for record in records:
         behind[record.partition] = record.offset + 1
@@ -134,7 +143,7 @@ def following(
 
 
 def at_time(fetcher: Fetcher, topic: str, partitions: Iterable[int], time_ms: int) -> Positions:
-    found = fetcher.offsets([(topic, each) for each in partitions], time_ms)
+    found = fetcher.offsets([(topic, partition) for partition in partitions], time_ms)
     return {partition: offset for (_, partition), offset in found.items()}
 
 
@@ -143,7 +152,7 @@ def one(fetcher: Fetcher, topic: str, partition: int, offset: int) -> Record | N
     starts, ends = bounds(fetcher, topic, [partition])
     if not starts[partition] <= offset < ends[partition]:
         return None
-    found = stretch(fetcher, topic, partition, offset, offset + 1, WHOLE_BYTES)
+    found = read_range(fetcher, topic, partition, offset, offset + 1, WHOLE_BYTES)
     return next(found, None)
 
 
@@ -155,7 +164,7 @@ def _last(
     while True:
         first = max(start, end - width)
         # Behind the holes there may be very many.
-        found = deque(stretch(fetcher, topic, partition, first, end, PREVIEW_BYTES), rows)
+        found = deque(read_range(fetcher, topic, partition, first, end, PREVIEW_BYTES), rows)
         if len(found) >= rows or first == start or width >= _WIDEST:
             return list(found), first
         width *= 8
@@ -168,13 +177,13 @@ def _first(
     width = rows
     while start < end and len(found) < rows:
         stop = min(end, start + width)
-        more = stretch(fetcher, topic, partition, start, stop, PREVIEW_BYTES)
+        more = read_range(fetcher, topic, partition, start, stop, PREVIEW_BYTES)
         found += islice(more, rows - len(found))
         start, width = stop, min(width * 8, _WIDEST)
     return found
 
 
-def stretch(
+def read_range(
     fetcher: Fetcher, topic: str, partition: int, start: int, end: int, most_bytes: int
 ) -> Iterator[Record]:
     """The records with start <= offset < end; what retention takes meanwhile is left out."""
@@ -207,7 +216,7 @@ def slices(batch: "pa.RecordBatch") -> Iterator["pa.RecordBatch"]:
 
 def records_of(batch: "pa.RecordBatch", partition: int, most_bytes: int) -> Iterator[Record]:
     """The rows of what was read in bulk."""
-    keys, values, offsets, stamps = (batch.column(each) for each in COLUMNS[:4])
+    keys, values, offsets, stamps = (batch.column(name) for name in COLUMNS[:4])
     headers = batch.column("headers") if "headers" in batch.schema.names else None
     micros = stamps.cast("int64")
     for row in range(batch.num_rows):
@@ -252,8 +261,8 @@ def positions_text(positions: Positions) -> str:
 def parse_positions(text: str) -> dict[int, int]:
     """The reverse; what is no position is left out."""
     found = {}
-    for each in text.split(","):
-        partition, _, offset = each.partition(":")
+    for position in text.split(","):
+        partition, _, offset = position.partition(":")
         if all(
             part.isascii() and part.isdigit() and len(part) < 19 for part in (partition, offset)
         ):

@@ -1,9 +1,9 @@
-"""Looking for records in all of a topic: by key, value, header and JSON path, newest first.
+"""Search for records in a whole topic: by key, value, header and JSON path, newest first.
 
-A search runs in a thread of its own, reads stretches of all partitions by the bulk client, from
+A search runs in a thread of its own, reads offset ranges of all partitions by the bulk client, from
 their ends to their starts, and compares columns instead of records: some hundred thousand to a
-million records a second. It ends when it has found enough, has read everything, is cancelled, or
-nobody has asked for it for a while.
+million records a second. It ends when it has found enough, has read everything, is cancelled, or no
+page has asked for it for a while.
 """
 
 import re
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 MOST_FOUND: Final = 1000
 _MOST_RUNNING, _MOST_RUNNING_OF_USER = 4, 2
-_MOST_KEPT, _MOST_KEPT_OF_USER = 16, 8  # each has some MiB at most
-_ALONE_S: Final = 120.0  # after which a search that nobody asks for ends
-_STRETCH: Final = 200_000  # offsets that are read at a time
+_MOST_RETAINED, _MOST_RETAINED_OF_USER = 16, 8  # each has some MiB at most
+_ABANDONED_S: Final = 120.0  # after which a search that no page asks for ends
+_RANGE_OFFSETS: Final = 200_000  # read at a time
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_ .:-]+")
 _NUMBER: Final = re.compile(r"[0-9.eE+-]+")
@@ -50,7 +50,7 @@ _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,9})\]")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """All of it must be so; what is empty is not asked for."""
+    """The conditions of a search: all must hold; empty ones do not count."""
 
     key: str = ""
     key_is_whole: bool = True
@@ -138,7 +138,7 @@ class Search:
                 state = self._search(fetcher)
         except HeadwaterError as error:
             self.failure = error
-        except Exception as error:  # a thread of ours must not end without a word
+        except Exception as error:  # reported on the page instead of lost with the thread
             self.failure = HeadwaterError(f"unexpected {type(error).__name__}", detail=str(error))
         self.took_s = time.monotonic() - self._begun_s
         self.state = state
@@ -147,19 +147,21 @@ class Search:
         starts, ends = bounds(fetcher, self.topic, self._partitions)
         if self.wanted.since_ms is not None:
             since = at_time(fetcher, self.topic, self._partitions, self.wanted.since_ms)
-            starts = {each: max(start, since[each]) for each, start in starts.items()}
-        self.total = sum(max(0, ends[each] - start) for each, start in starts.items())
+            starts = {
+                partition: max(start, since[partition]) for partition, start in starts.items()
+            }
+        self.total = sum(max(0, ends[partition] - start) for partition, start in starts.items())
         columns = ["key", "value", "offset", "timestamp"]
         if self.wanted.header or self.wanted.header_value:
             columns.append("headers")
-        left = {each: end for each, end in ends.items() if end > starts[each]}
+        left = {partition: end for partition, end in ends.items() if end > starts[partition]}
         while left:
             for partition, end in [*left.items()]:
-                first = max(starts[partition], end - _STRETCH)
+                first = max(starts[partition], end - _RANGE_OFFSETS)
                 found = []
                 for record in self._matching(fetcher, partition, first, end, columns):
                     found.append(record)
-                    if len(found) > MOST_FOUND:  # of a stretch the newest count
+                    if len(found) > MOST_FOUND:  # the newest of the range count
                         found.pop(0)
                 if self._cancelled.is_set():
                     return "cancelled"
@@ -178,40 +180,41 @@ class Search:
         scanned = self.scanned
         try:
             for batch in fetcher.read(self.topic, partition, first, end, columns=columns):
-                is_alone = time.monotonic() - self.asked_s > _ALONE_S
-                if self._cancelled.is_set() or is_alone:
+                is_abandoned = time.monotonic() - self.asked_s > _ABANDONED_S
+                if self._cancelled.is_set() or is_abandoned:
                     self._cancelled.set()
                     return
                 yield from records_of(matching(batch, self.wanted), partition, PREVIEW_BYTES)
                 self.scanned = scanned + batch.column("offset")[-1].as_py() + 1 - first
         except DataLost:
-            pass  # retention has passed this stretch meanwhile: there is nothing left to find
+            pass  # retention has deleted this range meanwhile: there is nothing left to find
         self.scanned = scanned + end - first
 
 
 class Searches:
-    """Those under way, and the last ones that have ended."""
+    """The running searches, and the last ones that have ended."""
 
     def __init__(self) -> None:
         self._searches: OrderedDict[str, Search] = OrderedDict()
         self._is_prepared = False
 
     def prepare(self) -> None:
-        """Who opens the form will search: Arrow and what numba compiles are loaded meanwhile,
-        which takes seconds, once.
+        """Loads Arrow and what numba compiles when the form is opened, before the first search:
+        it takes seconds, once.
         """
         if not self._is_prepared and not extras.missing_of("fast"):
             self._is_prepared = True
             threading.Thread(target=_load, name="prepare", daemon=True).start()
 
     def start(self, access: Access, topic: str, partitions: int, wanted: Wanted) -> Search:
-        """Raises RequestRefused while too many are running, of all users or of this one. Where
-        nobody signs in there are no users to tell apart. MissingExtra without Arrow.
+        """Raises RequestRefused while too many are running, of all users or of this one. Without
+        sign-in users cannot be distinguished, and only the total is limited. MissingExtra without
+        Arrow.
         """
         wanted.check()
         extras.require("search through records", "fast")
-        running = [each for each in self._searches.values() if each.is_running]
-        own = [each for each in running if access.user and each.user == access.user]
+        running = [search for search in self._searches.values() if search.is_running]
+        own = [search for search in running if access.user and search.user == access.user]
         if len(running) >= _MOST_RUNNING or len(own) >= _MOST_RUNNING_OF_USER:
             raise RequestRefused(
                 f"{len(own) or len(running)} searches are running",
@@ -220,8 +223,8 @@ class Searches:
         search = Search(access, topic, partitions, wanted)
         self._searches[search.id] = search
         if access.user:
-            self._forget(_MOST_KEPT_OF_USER, access.user)
-        self._forget(_MOST_KEPT)
+            self._forget(_MOST_RETAINED_OF_USER, access.user)
+        self._forget(_MOST_RETAINED)
         return search
 
     def _forget(self, most: int, user: str | None = None) -> None:
@@ -229,9 +232,9 @@ class Searches:
         of_user = [
             search for search in self._searches.values() if user is None or search.user == user
         ]
-        ended = [each for each in of_user if not each.is_running]
-        for each in ended[: max(len(of_user) - most, 0)]:
-            del self._searches[each.id]
+        ended = [search for search in of_user if not search.is_running]
+        for search in ended[: max(len(of_user) - most, 0)]:
+            del self._searches[search.id]
 
     def find(self, access: Access, identity: str) -> Search | None:
         """Of this user."""
@@ -284,12 +287,12 @@ def matching(batch: "pa.RecordBatch", wanted: Wanted) -> "pa.RecordBatch":
         if _is_plain(wanted.path_value):
             batch = batch.filter(contains(batch.column("value"), wanted.path_value))
         steps = path_steps(wanted.path)
-        kept = [
+        is_match = [
             _is_at(value, steps, wanted.path_value)
             for part in slices(batch)
             for value in part.column("value").to_pylist()
         ]
-        batch = batch.filter(pa.array(kept, pa.bool_()))
+        batch = batch.filter(pa.array(is_match, pa.bool_()))
     return batch
 
 
@@ -299,24 +302,24 @@ def _has_header(headers: Any, wanted: Wanted, contains: Callable[[Any, str], Any
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    each, records = pc.list_flatten(headers), pc.list_parent_indices(headers)
+    pairs, records = pc.list_flatten(headers), pc.list_parent_indices(headers)
     masks = []
     if wanted.header:
-        masks.append(pc.equal(each.field("name"), wanted.header))
+        masks.append(pc.equal(pairs.field("name"), wanted.header))
     if wanted.header_value:
-        masks.append(contains(each.field("value"), wanted.header_value))
+        masks.append(contains(pairs.field("value"), wanted.header_value))
     has = np.zeros(len(headers), np.bool_)
     has[records.filter(reduce(pc.and_, masks)).to_numpy()] = True
     return pa.array(has)
 
 
 def _is_plain(text: str) -> bool:
-    """Whether JSON has this text in one spelling only: letters that nobody escapes, no number."""
+    """Whether JSON has this text in one form only: letters that no encoder escapes, no number."""
     return bool(_PLAIN.fullmatch(text)) and not _NUMBER.fullmatch(text)
 
 
 def path_steps(path: str) -> list[str | int]:
-    """after.items[0].sku as its steps; a leading $ says nothing. Raises UsageError."""
+    """after.items[0].sku as its steps; a leading $ is ignored. Raises UsageError."""
     text = path.strip().removeprefix("$")
     steps: list[str | int] = []
     at = 0
@@ -335,7 +338,7 @@ _NOTHING: Final = object()
 
 
 def _is_at(value: bytes | None, steps: list[str | int], text: str) -> bool:
-    """Whether the JSON has `text` at this place; without a text, whether it has anything there."""
+    """Whether the JSON has `text` at this path; without a text, whether it has anything there."""
     if value is None:
         return False
     try:

@@ -1,8 +1,8 @@
-"""What is being written to a topic, as it is written.
+"""The live tail of a topic: its new records as they are written.
 
 A reader asks where the partitions end, reads what is new, and asks again. If more is new than
 people can read (a burst, or a slow browser), only the last of it is read, and the number of records
-that were left out is told: so a tail is never behind, whatever comes.
+that were left out is reported: so a tail is never behind.
 """
 
 import time
@@ -16,7 +16,7 @@ from headwater.console.topics.records import (
     Record,
     bounds,
     opened,
-    stretch,
+    read_range,
 )
 from headwater.console.web.access import Access
 
@@ -55,9 +55,9 @@ class Tail:
         """At once, also if there is nothing."""
         starts, ends = bounds(self._fetcher, self._topic, self._partitions)
         new = {
-            each: (max(self._at.get(each, end), starts[each]), end)
-            for each, end in ends.items()
-            if min(self._at.get(each, end), end) < end
+            partition: (max(self._at.get(partition, end), starts[partition]), end)
+            for partition, end in ends.items()
+            if min(self._at.get(partition, end), end) < end
         }
         share = max(1, MOST_AT_ONCE // len(new)) if new else 0
         found: list[Record] = []
@@ -65,11 +65,11 @@ class Tail:
         for partition, (first, end) in new.items():
             begin = max(first, end - share)
             left_out += begin - first
-            found += stretch(self._fetcher, self._topic, partition, begin, end, PREVIEW_BYTES)
+            found += read_range(self._fetcher, self._topic, partition, begin, end, PREVIEW_BYTES)
         self._at = dict(ends)
-        found.sort(key=lambda each: each.timestamp_ms or 0)
+        found.sort(key=lambda record: record.timestamp_ms or 0)
         if self._contains:
-            found = [each for each in found if self._has(each.key) or self._has(each.value)]
+            found = [record for record in found if self._has(record.key) or self._has(record.value)]
         return News(found, left_out, ends)
 
     def _has(self, part: Part) -> bool:

@@ -1,8 +1,7 @@
-"""All topics with their partitions, offsets, sizes and rates: three questions to the cluster,
-however many topics there are.
+"""All topics with their partitions, offsets, sizes and rates, in a fixed number of requests.
 
-A part that cannot be told (a partition without a leader, a broker that does not answer, sizes that
-a user may not know) is left out of the reading: a page shows what there is.
+A part that cannot be read (a partition without a leader, a broker that does not answer, sizes that
+a user may not see) is left out of the reading: a page shows the rest.
 """
 
 import time
@@ -32,7 +31,7 @@ _RATE_OVER_S: Final = 30.0
 
 
 class Partition(NamedTuple):
-    """None: not told."""
+    """A partition; None: not reported by the broker."""
 
     number: int
     leader: int | None
@@ -59,9 +58,9 @@ class Topic:
     is_internal: bool
     partitions: tuple[Partition, ...]
     records: int
-    end_offsets: int  # of all partitions together: what the rate is told from
+    end_offsets: int  # of all partitions together: the rate is its growth
     size_bytes: int | None
-    records_per_s: float | None = None  # None: not known yet
+    records_per_s: float | None = None  # None: too few samples yet
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -80,7 +79,7 @@ class Topic:
 class Reading:
     """One moment of a cluster."""
 
-    at_s: float  # by the clock on the wall
+    at_s: float  # wall clock
     cluster_id: str | None
     brokers: Mapping[int, str]  # address by id
     topics: Mapping[str, Topic]  # in the order of names
@@ -100,7 +99,7 @@ class Rates:
         if first is None or at_s - first[0] < 0.2:
             return {}
         since_s, before = first
-        # Fewer than before: deleted and made anew.
+        # Fewer than before: deleted and created again.
         return {
             name: (end - before[name]) / (at_s - since_s)
             for name, end in ends.items()
@@ -109,7 +108,7 @@ class Rates:
 
 
 def read_topics(cluster: Cluster, rates: Rates) -> Reading:
-    """Raises BrokerUnreachable if nobody tells which topics there are."""
+    """Raises BrokerUnreachable if no broker lists the topics."""
     patience = cluster.patience("the broker does not answer")
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     metadata = cluster.ask_any(request, MetadataResponse, patience, first=4, last=12)
@@ -130,15 +129,15 @@ def read_topics(cluster: Cluster, rates: Rates) -> Reading:
     now_s = time.time()
     topics = {
         topic.name: _topic(topic, starts, ends, sizes)
-        for topic in sorted(metadata.topics, key=lambda each: each.name or "")
+        for topic in sorted(metadata.topics, key=lambda topic: topic.name or "")
         if topic.name and not topic.error_code
     }
-    per_s = rates.add(now_s, {name: each.end_offsets for name, each in topics.items()})
+    per_s = rates.add(now_s, {name: topic.end_offsets for name, topic in topics.items()})
     return Reading(
         now_s,
         metadata.cluster_id,
         brokers,
-        {name: _with_rate(each, per_s.get(name)) for name, each in topics.items()},
+        {name: _with_rate(topic, per_s.get(name)) for name, topic in topics.items()},
     )
 
 
@@ -173,14 +172,16 @@ def _topic(
         )
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
     )
-    known = [partition.size_bytes for partition in partitions if partition.size_bytes is not None]
+    sizes_bytes = [
+        partition.size_bytes for partition in partitions if partition.size_bytes is not None
+    ]
     return Topic(
         name,
         topic.is_internal or name.startswith("__"),
         partitions,
         sum(partition.records or 0 for partition in partitions),
         sum(partition.end_offset or 0 for partition in partitions),
-        sum(known) if known else None,
+        sum(sizes_bytes) if sizes_bytes else None,
     )
 
 
@@ -214,7 +215,7 @@ def _offsets(
 
 
 def _sizes(cluster: Cluster, addresses: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Of the first replica that is told of."""
+    """Of the first replica that a broker reports."""
     sizes: dict[tuple[str, int], int] = {}
     for address in addresses:
         request = DescribeLogDirsRequest(topics=None)
@@ -232,7 +233,7 @@ def _asked(
     cluster: Cluster, address: str, request: Any, response: Any, first: int, last: int
 ) -> Any:
     """The answer of one broker; None if it gives none. A connection that had ended meanwhile, as
-    idle ones do, is made anew once.
+    idle ones do, is opened again once.
     """
     for attempt in range(2):
         connection = None

@@ -1,5 +1,6 @@
-"""A user's way to the broker: everything is asked with that user's login, so what the broker
-refuses, the console cannot show.
+"""A user's access to the broker: every request uses that user's login.
+
+So the console cannot show what the broker refuses to that user.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ class Access:
             part.close()
 
     def part(self, kind: type[_P], make: Callable[[], _P]) -> _P:
-        """What some pages keep for this user: made when it is first asked for, closed with it."""
+        """State of some pages for this user: made when it is first asked for, closed with it."""
         if kind not in self._parts:
             self._parts[kind] = make()
         found = self._parts[kind]
@@ -65,7 +66,7 @@ class Access:
 
     async def ask(self, function: Callable[[Cluster], _T]) -> _T:
         """`function(cluster)` in a thread, one at a time. Raises BrokerUnreachable at once if
-        nobody listens there.
+        the broker does not listen.
         """
 
         def asked() -> _T:
@@ -78,7 +79,7 @@ class Access:
     async def read(
         self, name: Any, function: Callable[..., _T], *args: Any, max_age_s: float = DEFAULT_AGE_S
     ) -> _T:
-        """`function(*args)` in a thread; the same answer for all who ask within `max_age_s`."""
+        """`function(*args)` in a thread; cached for `max_age_s`."""
         return await self.shared.get(name, lambda: self.call(function, *args), max_age_s)
 
     async def topics(self) -> Reading:
@@ -89,7 +90,7 @@ class Access:
 
 
 def require_listener(bootstrap: str) -> None:
-    """The clients try on for as long as their patience lasts; a page says so at once."""
+    """Raises BrokerUnreachable at once; the clients would retry until their patience ends."""
     failures = []
     for address in bootstrap.split(","):
         try:
@@ -100,5 +101,5 @@ def require_listener(bootstrap: str) -> None:
     raise BrokerUnreachable(
         "the broker does not answer",
         detail="; ".join(failures),
-        hint="this page goes on by itself as soon as it does",
+        hint="this page continues by itself as soon as it does",
     )

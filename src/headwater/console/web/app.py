@@ -21,7 +21,7 @@ from headwater.console.project.overview import Overview
 from headwater.console.topics.search import Searches
 from headwater.console.web import rendering, signing_in
 from headwater.console.web.access import Access
-from headwater.console.web.live import Places
+from headwater.console.web.live import StreamLimit
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.security import Guard
 from headwater.console.web.sessions import Attempts, Sessions, SignedIn
@@ -40,7 +40,7 @@ _MOST_USERS: Final = 100  # with a connection of their own
 
 
 class Console:
-    """What all requests share."""
+    """State that all requests share."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -51,9 +51,9 @@ class Console:
         self.needs_sign_in = signing_in.is_needed(config)
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
         self.searches = Searches()
-        self.tails = Places(_TAILS, _TAILS_OF_USER, "live tails")
-        self.exports = Places(_EXPORTS, _EXPORTS_OF_USER, "exports")
-        self.is_stopping = False  # what streams for ever ends
+        self.tails = StreamLimit(_TAILS, _TAILS_OF_USER, "live tails")
+        self.exports = StreamLimit(_EXPORTS, _EXPORTS_OF_USER, "exports")
+        self.is_stopping = False  # ends streams without an end of their own
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))
         self._accesses: OrderedDict[str, Access] = OrderedDict()  # by user, the last used last
@@ -66,7 +66,7 @@ class Console:
             {
                 "localhost",
                 host.lower(),
-                *(each.lower() for each in self.config.console.allowed_hosts),
+                *(name.lower() for name in self.config.console.allowed_hosts),
             }
         )
         # Browsers send a cookie to every port of a host.
@@ -78,13 +78,13 @@ class Console:
         return f"{self.cookie_name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
     def access(self, request: Request) -> Access:
-        """The way to the broker of whoever asks: of who it was when the request came, for a session
-        may end while one is answered. Raises RequestRefused before anybody has signed in: our own
-        login is for nobody who should have one.
+        """The access of the user who sent the request, as it was when the request came: a session
+        may end meanwhile. Raises RequestRefused if the user has not signed in:
+        the console's own login must not serve users who need one.
         """
         signed_in: SignedIn | None = request.state.signed_in
         if signed_in is None and self.needs_sign_in:
-            raise RequestRefused("nobody has signed in", detail="the login of a user is needed")
+            raise RequestRefused("no user has signed in", detail="the login of a user is needed")
         user, login = (signed_in.user, signed_in.login) if signed_in else ("", self.config.client)
         return self._access_of(user, login)
 
@@ -110,7 +110,7 @@ class Console:
         return found
 
     def forget(self, user: str) -> None:
-        """Nothing is read any more for a user who is signed in nowhere."""
+        """Stops all reads for a user who is signed in nowhere."""
         if self.sessions.has(user):
             return
         access = self._accesses.pop(user, None)
@@ -135,7 +135,7 @@ class Console:
             *family(
                 "headwater_console_readings_total",
                 "counter",
-                "Questions really asked to the broker and other parts.",
+                "Requests sent to the broker and other sources, after caching.",
                 [({}, readings)],
             ),
         ]
@@ -171,7 +171,7 @@ def create(config: Config) -> Starlette:
 
 
 class _Static(StaticFiles):
-    """The address of a file has a stamp of its content: it need not be asked for again."""
+    """The address of a file has a stamp of its content: browsers need not request it again."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         response = super().file_response(*args, **options)

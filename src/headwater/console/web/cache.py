@@ -1,8 +1,8 @@
-"""What the broker tells of itself, read once for all who look.
+"""Cache of answers of the broker, shared by all requests.
 
-`Shared` keeps the last answer of each question. Whoever asks gets it while it is young enough; who
-comes when it is not, asks anew, and all who come meanwhile wait for the same answer. So the broker
-is asked the same whether one browser looks or a hundred.
+`Shared` caches the last answer of each question. A request gets it while it is fresh. The first
+request after that reads it again, and all that come meanwhile wait for the same answer. So the load
+on the broker does not depend on how many browsers show a page.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class _Answer:
 
     @property
     def age_s(self) -> float:
-        """Since it has come."""
+        """Since it has arrived."""
         return time.monotonic() - self.asked_s - self.took_s
 
     @property
@@ -44,7 +44,7 @@ class _Answer:
         return self.age_s <= (_FAILURE_AGE_S if self.has_failed else self._lasts_s(max_age_s))
 
     def may_be_shown_once_more(self, max_age_s: float) -> bool:
-        """Whether nobody needs to wait for its renewal, which would take long."""
+        """Whether requests need not wait for its renewal, which would take long."""
         is_slow = self.took_s > _LONG_S and not self.has_failed
         return is_slow and self.age_s <= 2 * self._lasts_s(max_age_s)
 
@@ -57,7 +57,7 @@ class Shared:
 
     def __init__(self) -> None:
         self._answers: OrderedDict[Any, _Answer] = OrderedDict()
-        self.asked = 0  # how often somebody was really asked
+        self.asked = 0  # reads, as opposed to answers from the cache
 
     async def get(
         self, name: Any, read: Callable[[], Awaitable[_T]], max_age_s: float = DEFAULT_AGE_S
@@ -76,18 +76,18 @@ class Shared:
             while len(self._answers) > _MOST_ANSWERS:
                 self._answers.popitem(last=False)
         self._answers.move_to_end(name)
-        # One who goes away does not take the answer from the others.
+        # A request that is cancelled does not cancel the answer of the others.
         found: _T = await asyncio.shield(answer.future)
         return found
 
     def forget(self, name: Any) -> None:
-        """After a change: the next one to ask is told the new state."""
+        """After a change: the next request reads the new state."""
         self._answers.pop(name, None)
 
     def _asked(self, read: Callable[[], Awaitable[Any]]) -> _Answer:
         self.asked += 1
         answer = _Answer(asyncio.ensure_future(read()), time.monotonic())
-        answer.future.add_done_callback(lambda future: _note_end(answer, future))
+        answer.future.add_done_callback(lambda future: _record_end(answer, future))
         return answer
 
     def _replace_by_renewal(self, name: Any, answer: _Answer) -> None:
@@ -101,7 +101,7 @@ class Shared:
         renewal.future.add_done_callback(replace)
 
 
-def _note_end(answer: _Answer, future: "asyncio.Future[Any]") -> None:
+def _record_end(answer: _Answer, future: "asyncio.Future[Any]") -> None:
     answer.took_s = time.monotonic() - answer.asked_s
     if not future.cancelled():
-        future.exception()  # somebody has looked at it: asyncio need not complain
+        future.exception()  # retrieved, so that asyncio does not warn

@@ -1,4 +1,4 @@
-"""Connections to the console: how many there may be, and how long each may keep it waiting.
+"""Connections to the console: their limits in number and in waiting time.
 
 A connection that waits for its peer (for a request, its body, or for an answer to be taken) has a
 deadline. Where there are too many, all together or of one address, those that have waited longest
@@ -87,15 +87,15 @@ class Connection(H11Protocol):
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn's server; who is let in is decided here."""
+    """uvicorn's server, with our own acceptor of connections."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
         assert sockets is not None
-        self._door = _Door(sockets[0], self._new_connection, self.config.ssl)
+        self._acceptor = _Acceptor(sockets[0], self._new_connection, self.config.ssl)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._door.close()
+        await self._acceptor.close()
         await super().shutdown(sockets)
 
     def _new_connection(self) -> Connection:
@@ -126,7 +126,7 @@ class _Visitor:
             self.serving.cancel()
 
 
-class _Door:
+class _Acceptor:
     """Accepts connections until it is closed."""
 
     def __init__(
@@ -146,7 +146,7 @@ class _Door:
         self._accepting = asyncio.create_task(self._accept(listening))
 
     async def close(self) -> None:
-        """Lets nobody in any more; requests that are under way go on."""
+        """Accepts no more connections; requests that are under way continue."""
         self._accepting.cancel()
         for visitor in self._visitors:
             if visitor.connection is None:
@@ -158,7 +158,7 @@ class _Door:
         while True:
             try:
                 accepted, address = await loop.sock_accept(listening)
-            except OSError as error:  # the peer is gone, or there are no descriptors
+            except OSError as error:  # the peer has disconnected, or there are no descriptors
                 log.warning("a connection cannot be accepted: %s", error)
                 await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
@@ -182,7 +182,7 @@ class _Door:
             )
             await visitor.connection.ended
         except OSError:
-            pass  # the peer is gone, or speaks no TLS
+            pass  # the peer has disconnected, or speaks no TLS
         finally:
             self._forget(visitor)
 
@@ -208,8 +208,8 @@ class _Door:
             for visitor in self._visitors
             if visitor.network == network and (since_s := visitor.waits_since_s()) is not None
         ]
-        waiting.sort(key=lambda each: each[0])
-        for _, each in waiting[:_ENDED_AT_ONCE]:
-            each.end()
-            self._forget(each)
+        waiting.sort(key=lambda entry: entry[0])
+        for _, visitor in waiting[:_ENDED_AT_ONCE]:
+            visitor.end()
+            self._forget(visitor)
         return bool(waiting)

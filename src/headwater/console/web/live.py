@@ -1,7 +1,7 @@
-"""Server-sent events: a page that is told what is new, instead of asking.
+"""Server-sent events, and the limit of open streams.
 
-Whatever is slower than the events (a browser on a train) does not pile them up here: the next
-event is made when the last one has been taken.
+A browser that is slower than the events does not fill a buffer here: the next event is made when
+the last one has been taken.
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ def event(name: str, data: Any, *, identity: str = "") -> bytes:
 
 
 class Stream(StreamingResponse):
-    """An answer that lasts. `ended` is called when it has ended, also if whoever asked was gone
-    before the first of it was made.
+    """A streamed response. `ended` is called when it has ended, also if the client disconnected
+    before the first chunk was made.
     """
 
     def __init__(
@@ -53,33 +53,33 @@ def events(source: AsyncIterator[bytes], ended: Callable[[], None]) -> Stream:
     return Stream(source, ended, media_type="text/event-stream", headers=headers)
 
 
-class Places:
-    """So many answers that last, at once: each has a connection to the broker, and some memory.
+class StreamLimit:
+    """The limit of streams at once: each has a connection to the broker, and some memory.
 
-    A user has a part of them, so that nobody shuts out the others. Where nobody signs in (the user
-    is "") there are no users to tell apart.
+    A user may open only a part of them, so that none shuts out the others. Without sign-in (the
+    user is "") users cannot be distinguished, and only the total is limited.
     """
 
     def __init__(self, most: int, most_of_user: int, what: str) -> None:
-        self._taken: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
         self._most = most
         self._most_of_user = most_of_user
         self._what = what
 
     @property
-    def taken(self) -> int:
-        return self._taken.total()
+    def open_count(self) -> int:
+        return self._open.total()
 
-    def take(self, user: str) -> None:
+    def acquire(self, user: str) -> None:
         """Raises NotReady."""
-        if self.taken >= self._most:
+        if self.open_count >= self._most:
             raise NotReady(f"{self._most} {self._what} are open", hint="close one, or wait")
-        if user and self._taken[user] >= self._most_of_user:
+        if user and self._open[user] >= self._most_of_user:
             raise NotReady(
                 f"{user} has {self._most_of_user} {self._what} open", hint="close one, or wait"
             )
-        self._taken[user] += 1
+        self._open[user] += 1
 
-    def leave(self, user: str) -> None:
-        self._taken[user] -= 1
-        self._taken += Counter()  # without those who have none
+    def release(self, user: str) -> None:
+        self._open[user] -= 1
+        self._open += Counter()  # drops users without open streams

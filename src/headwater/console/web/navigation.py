@@ -1,8 +1,8 @@
-"""A place in the navigation."""
+"""An entry of the navigation bar."""
 
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class NavigationEntry(NamedTuple):
     title: str
     path: str

@@ -1,4 +1,4 @@
-"""A page of something that is not there."""
+"""The error of a page for something that does not exist."""
 
 from headwater.errors import RequestRefused
 

@@ -1,4 +1,4 @@
-"""A page of a long list: searched, sorted and cut here, so that a browser gets what it shows."""
+"""Pagination of a long list: filtered, sorted and cut on the server."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ class Page(NamedTuple):
     sort: str
     is_descending: bool
     size: int
-    query: Mapping[str, str]  # what else the address says
+    query: Mapping[str, str]  # the other parameters of the address
 
     def address(self, **changes: Any) -> str:
         """The query of the same list, changed: ?search=…&sort=…"""
@@ -37,12 +37,12 @@ class Page(NamedTuple):
             "rows": self.size if self.size != DEFAULT_ROWS else "",
             **changes,
         }
-        kept = {
+        parameters = {
             name: value
             for name, value in values.items()
             if value not in ("", None) and not (name == "page" and value == 1)
         }
-        return "?" + urlencode(kept)
+        return "?" + urlencode(parameters)
 
     def sorted_by(self, column: str, *, descending_first: bool = False) -> str:
         """The address that sorts by a column; a second time the other way round."""
@@ -90,9 +90,9 @@ def page_of(
         wanted, column = default_sort, default_sort.removeprefix("-")
     descending = wanted.startswith("-")
     key = columns[column]
-    known = [row for row in found if key(row) is not None]
-    known.sort(key=key, reverse=descending)
-    found = known + [row for row in found if key(row) is None]
+    with_value = [row for row in found if key(row) is not None]
+    with_value.sort(key=key, reverse=descending)
+    found = with_value + [row for row in found if key(row) is None]
     size = min(max(whole(query.get("rows"), DEFAULT_ROWS), 1), _MOST_ROWS)
     pages = max(1, math.ceil(len(found) / size))
     number = min(max(whole(query.get("page"), 1), 1), pages)

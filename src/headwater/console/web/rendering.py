@@ -1,6 +1,6 @@
-"""A page, or the same data as JSON.
+"""Responses: a page from a template, or the same data as JSON.
 
-A handler puts what it knows into one dict. `/topics` shows it by a template, `/topics.json` (or
+A handler puts its data into one dict. `/topics` shows it by a template, `/topics.json` (or
 Accept: application/json) gives the dict itself: a page can show nothing that a program cannot have.
 """
 
@@ -149,7 +149,7 @@ def ask(request: Request, question: Question) -> Response:
 
 def failed(request: Request, error: HeadwaterError, status: int) -> Response:
     """What happened, the detail and the hint. A live part is left as it is, under a line that says
-    what is wrong, and goes on by itself.
+    what is wrong, and continues by itself.
     """
     data = {"error": error.what, "detail": error.detail, "hint": error.hint}
     if wants_json(request):
@@ -210,7 +210,7 @@ def _count(number: float | None) -> str:
 
 
 def _rate(per_s: float | None) -> str:
-    """1,234/s, 0.4/s, – while it is not known."""
+    """1,234/s, 0.4/s, – while there is no value."""
     if per_s is None:
         return "–"
     return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.1f}/s"
@@ -226,7 +226,7 @@ def _moment(at_ms: float | None) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    """Its address, which changes with its content: browsers may keep it for ever."""
+    """Its address, which changes with its content: browsers may cache it indefinitely."""
     import hashlib
 
     file = STATIC / name

@@ -1,11 +1,11 @@
-"""What stands between the pages and whoever asks for them.
+"""Request checks in front of the pages: Host, session, cross-site requests and headers.
 
 1. Host. A page of another site can make a browser ask 127.0.0.1 by a name of its own (DNS
-   rebinding); so a name must be one that we are known by. An IP address cannot be rebound.
+   rebinding); so the name must be one of the console's own. An IP address cannot be rebound.
 2. Session. Every browser has one; where the broker knows users, it must have signed in.
 3. Cross-site requests. Only POST changes anything, and it must carry the session's token, which
    only our own pages have, and must not say that it comes from another site.
-4. Headers. Scripts and styles from here only, no frames, nothing kept by caches.
+4. Headers. Scripts and styles from here only, no frames, nothing stored by caches.
 """
 
 import ipaddress
@@ -82,11 +82,11 @@ class Guard:
             await PlainTextResponse(refused.reason + "\n", refused.status)(scope, receive, guarded)
             return
         except ClientDisconnect:
-            return  # gone before the form was there
+            return  # disconnected before the form was complete
         answer = self._sign_in_first(request, session)
         await (answer or self._app)(scope, receive, guarded)
 
-    # Who asks
+    # Host and session
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -98,8 +98,8 @@ class Guard:
             )
 
     def _session(self, request: Request) -> tuple[bool, str]:
-        known = self._console.sessions.opened(_cookie(request.headers, self._console.cookie_name))
-        return known is None, known or self._console.sessions.new()
+        opened = self._console.sessions.opened(_cookie(request.headers, self._console.cookie_name))
+        return opened is None, opened or self._console.sessions.new()
 
     def _sign_in_first(self, request: Request, session: str) -> Response | None:
         signed_in = self._console.sessions.who(session)
@@ -124,7 +124,7 @@ class Guard:
             return PlainTextResponse("sign in first\n", 401)
         return RedirectResponse(to, 303)
 
-    # What is asked
+    # Forms
 
     async def _checked_form(self, request: Request, session: str) -> ImmutableMultiDict[str, str]:
         headers = request.headers
@@ -192,8 +192,8 @@ def _cookie(headers: Headers, name: str) -> str:
     Python 3.11.10, CVE-2024-7592), and a header of 64 KiB would take a minute. Ours have no quotes.
     """
     for header in headers.getlist("cookie"):
-        for each in header.split(";"):
-            key, _, value = each.partition("=")
+        for pair in header.split(";"):
+            key, _, value = pair.partition("=")
             if key.strip() == name:
                 return value.strip()
     return ""

@@ -1,7 +1,7 @@
-"""Who is looking: a signed cookie for each browser, and the login behind it.
+"""Sessions: a signed cookie for each browser, and the login behind it.
 
 The cookie holds a random id and its signature by a key of this process. A login stays in memory and
-nowhere else, so whoever was signed in signs in again after a restart.
+nowhere else, so users sign in again after a restart.
 """
 
 import hashlib
@@ -62,11 +62,11 @@ class Sessions:
         return _is_same(token, self.token(session))
 
     def sign_in(self, user: str, login: ClientSettings) -> str:
-        """A new session: one that somebody else may have planted gains nothing. It ends those of
-        the same user with another password, which was changed meanwhile.
+        """A new session: one that an attacker has planted gains nothing (session
+        fixation). It ends those of the same user with another password, which was changed since.
         """
         session = self.new()
-        for other in [id_ for id_, each in self._signed_in.items() if each.user == user]:
+        for other in [id_ for id_, login_ in self._signed_in.items() if login_.user == user]:
             if self._signed_in[other].login != login:
                 del self._signed_in[other]
         self._signed_in[session] = SignedIn(user, login, time.monotonic())
@@ -82,7 +82,7 @@ class Sessions:
         return session in self._signed_in
 
     def has(self, user: str) -> bool:
-        return any(each.user == user for each in self._signed_in.values())
+        return any(session.user == user for session in self._signed_in.values())
 
     def who(self, session: str) -> SignedIn | None:
         found = self._signed_in.get(session)
@@ -107,7 +107,7 @@ def _is_same(given: str, ours: str) -> bool:
 
 class Attempts:
     """How often signing in has failed lately. An address that guesses has to wait. Guesses from
-    very many addresses make everybody's attempts slower, but lock nobody out.
+    very many addresses slow down all attempts, but lock no user out.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ def network_of(address: str) -> str:
         return address
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:  # who comes by IPv4 to a socket of IPv6
+    if parsed.ipv4_mapped is not None:  # an IPv4 client of an IPv6 socket
         return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((int(parsed), 64), strict=False))
 

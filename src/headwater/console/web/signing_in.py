@@ -1,5 +1,7 @@
-"""Signing in with a name and password of the broker. The broker decides whether they are right, and
-what the user may do: the console knows no users of its own.
+"""Sign-in with a name and password of the broker.
+
+The broker decides whether they are right and what the user may do: the console has no users of its
+own.
 """
 
 import asyncio
@@ -25,24 +27,24 @@ _BY_PASSWORD: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
 
 def is_needed(config: Config) -> bool:
-    """Whether the broker knows users by passwords."""
+    """Whether the broker authenticates users by passwords."""
     if config.broker.bootstrap is not None:
         return config.client.username is not None
     return config.broker.authentication == "sasl" or config.client.username is not None
 
 
 def login_of(config: Config, name: str, password: str) -> ClientSettings:
-    """How a user is known to the broker: over TLS or not as [client] says. Raises ConfigError, and
+    """A user's login at the broker: over TLS or not as [client] says. Raises ConfigError, and
     RequestRefused without a name, whatever the broker would say: "" stands for who did not sign in.
     """
     if not name:
-        raise RequestRefused("nobody can sign in without a name")
+        raise RequestRefused("a name is needed to sign in")
     offered: tuple[str, ...] = _BY_PASSWORD
     if config.broker.bootstrap is None and config.broker.authentication == "sasl":
-        offered = tuple(each for each in _BY_PASSWORD if each in config.broker.sasl_mechanisms)
+        offered = tuple(name for name in _BY_PASSWORD if name in config.broker.sasl_mechanisms)
     if not offered:
         raise ConfigError(
-            "nobody can sign in here by password",
+            "sign-in by password is not possible here",
             detail="broker.sasl_mechanisms has only OAUTHBEARER",
             hint="add SCRAM-SHA-256 to it",
         )
@@ -106,7 +108,7 @@ async def _sign_in(request: Request) -> Response:
     except RequestRefused as refused:
         return _page(request, after, error=refused, status=403)
     except BrokerUnreachable as unreachable:
-        console.attempts.succeeded(*keys)  # nobody has been asked
+        console.attempts.succeeded(*keys)  # the broker has not judged it
         return _page(request, after, error=unreachable, status=503)
     console.attempts.succeeded(*keys)
     session = console.sessions.sign_in(name, login)

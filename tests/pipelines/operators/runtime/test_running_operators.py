@@ -5,7 +5,6 @@ import shutil
 import orjson
 import pytest
 from project import Project, wait_for
-from tiers import long
 from topic_places import read_messages
 
 from headwater.errors import PipelineError
