@@ -14,7 +14,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.peers.headwater import headwater
-from headwater.client.fetching import LATEST, Fetcher
+from headwater.client.reading.fetching import LATEST, Fetcher
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.settings import ClientSettings
 

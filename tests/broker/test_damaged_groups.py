@@ -10,7 +10,7 @@ from headwater.broker.broker import OFFSETS_PARTITIONS, OFFSETS_TOPIC, Broker, B
 from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey
 from headwater.broker.internal_topics.records import partition_for
 from headwater.clock import SystemClock
-from headwater.log.data_directory import CLEAN_SHUTDOWN
+from headwater.log.disk.data_directory import CLEAN_SHUTDOWN
 from headwater.log.store import LogStore
 from headwater.protocol.error_codes import ApiError
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 from wire import Wire, batch_of, wait_until
 
-from headwater.log import ballast
+from headwater.log.disk import ballast
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headwater.protocol.messages.offset_commit import (

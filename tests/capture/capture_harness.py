@@ -14,7 +14,7 @@ from headwater.capture import positions
 from headwater.capture.metrics import CaptureState
 from headwater.capture.runner import run
 from headwater.capture.settings import CaptureSettings
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.settings import ClientSettings, Secret
 
 TIMEOUT_S = 60

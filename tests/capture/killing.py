@@ -14,7 +14,7 @@ from wire import wait_until
 from bench.peers.process import BrokerProcess, free_port
 from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, SnapshotState, decode
 from headwater.capture.signals import encode
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.errors import BrokerUnreachable
 from headwater.settings import ClientSettings
 

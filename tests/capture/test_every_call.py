@@ -13,7 +13,7 @@ from headwater.capture import runner
 from headwater.capture.publishing import writer
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.tables import snapshots
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable
 from headwater.settings import Secret
 

@@ -15,8 +15,8 @@ from headwater.capture.contract import Column, SchemaChange, StorageChange, Tabl
 from headwater.capture.positions import SIGNALS_TOPIC
 from headwater.capture.signals import encode
 from headwater.capture.tables import snapshots
-from headwater.client.compacted import read_committed_latest
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.reading.compacted import read_committed_latest
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import CaptureError, ConfigError, Fenced, SourceUnreachable
 from headwater.settings import ClientSettings
 from headwater.testing import InProcessBroker
@@ -563,7 +563,7 @@ def test_after_a_reset_the_topic_is_truncated_and_copied(bootstrap, db):
     with TransactionalProducer(
         bootstrap, runner.transactional_id("shop"), login=ClientSettings()
     ) as producer:
-        from headwater.client.batches import BatchBuilder
+        from headwater.client.writing.batches import BatchBuilder
 
         producer.fence()
         gone = BatchBuilder()

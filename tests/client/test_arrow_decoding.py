@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numba.core.caching import CompileResultCacheImpl
 from tiers import examples
 
-from headwater.client import arrow
-from headwater.client.arrow import schema_of, to_arrow
-from headwater.client.fetched import whole_batches
-from headwater.client.record_kernels import kernel
+from headwater.client.reading import arrow
+from headwater.client.reading.arrow import schema_of, to_arrow
+from headwater.client.reading.fetched import whole_batches
+from headwater.client.reading.record_kernels import kernel
 from headwater.errors import MalformedMessage
 from headwater.protocol import compression
 from headwater.protocol.primitives import write_varlong

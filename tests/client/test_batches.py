@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.client.batches import DEFAULT_MAX_BYTES, BatchBuilder, partition_of
+from headwater.client.writing.batches import DEFAULT_MAX_BYTES, BatchBuilder, partition_of
 from headwater.protocol import compression, records
 from headwater.protocol.records import Record
 

@@ -9,10 +9,10 @@ from tiers import representative
 from wire import wait_until as eventually
 from written import NOBODY, batch, messages, new_topic, producer
 
-from headwater.client.batches import BatchBuilder
-from headwater.client.compacted import CommittedLatest, read_committed_latest
+from headwater.client.reading.compacted import CommittedLatest, read_committed_latest
 from headwater.client.topics import NewTopic, ensure_topics
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.batches import BatchBuilder
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.testing import InProcessBroker
 
 NUMBA_CACHE = str(Path(__file__).parents[2] / ".work" / "numba-cache")

@@ -9,8 +9,8 @@ from kafka_tools import run_tool
 from written import messages, new_topic, producer
 
 from bench.peers.provision import missing_tools
-from headwater.client.batches import DEFAULT_MAX_BYTES, partition_of
-from headwater.client.encoding import EncodedBatch, Encoder, encode
+from headwater.client.writing.batches import DEFAULT_MAX_BYTES, partition_of
+from headwater.client.writing.encoding import EncodedBatch, Encoder, encode
 from headwater.errors import UsageError
 from headwater.protocol import compression, records
 from headwater.protocol.records import Record

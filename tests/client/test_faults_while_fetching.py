@@ -14,8 +14,8 @@ from tiers import in_full
 from wire import wait_until
 from written import NOBODY, batch, new_topic, producer, write_somehow
 
-from headwater.client import range_fetcher
-from headwater.client.fetching import Fetcher
+from headwater.client.reading import range_fetcher
+from headwater.client.reading.fetching import Fetcher
 from headwater.errors import BrokerUnreachable, DataLost, MalformedMessage, RequestRefused
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import FetchResponsePartitionData

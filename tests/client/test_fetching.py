@@ -21,8 +21,8 @@ from written import NOBODY, batch, messages, new_topic, producer
 
 from bench.peers.kafka import run_tool
 from bench.peers.provision import missing_tools
-from headwater.client.arrow import schema_of
-from headwater.client.fetching import DEFAULT_COLUMNS, EARLIEST, LATEST, Fetcher
+from headwater.client.reading.arrow import schema_of
+from headwater.client.reading.fetching import DEFAULT_COLUMNS, EARLIEST, LATEST, Fetcher
 from headwater.errors import DataLost, RequestRefused
 from headwater.testing import InProcessBroker
 

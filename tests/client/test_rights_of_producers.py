@@ -10,9 +10,9 @@ from secured import PASSWORD, USER, secured_broker
 from written import batch, committed, producer
 
 from headwater.broker.security.acls import Operation, ResourceType
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.client.topics import NewTopic, ensure_topics
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import RequestRefused
 from headwater.settings import ClientSettings, Secret
 

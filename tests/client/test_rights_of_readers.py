@@ -13,8 +13,8 @@ from written import batch, producer
 
 from headwater.broker.security.acls import Operation, ResourceType
 from headwater.client.cluster import refused_topic
-from headwater.client.fetching import LATEST, Fetcher
 from headwater.client.group_offsets import GroupOffsets
+from headwater.client.reading.fetching import LATEST, Fetcher
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.errors import RequestRefused
 from headwater.protocol.error_codes import ErrorCode

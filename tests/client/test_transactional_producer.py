@@ -23,8 +23,8 @@ from written import (
 
 from headwater.broker.api import api_versions
 from headwater.client import cluster
-from headwater.client.batches import BatchBuilder
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.batches import BatchBuilder
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, Fenced, RequestRefused
 from headwater.protocol import compression
 from headwater.testing import FakeClock, InProcessBroker

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, TopicPartition
 
-from headwater.client.batches import BatchBuilder
 from headwater.client.topics import NewTopic, ensure_topics
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.batches import BatchBuilder
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.settings import ClientSettings
 
 NOBODY = ClientSettings()

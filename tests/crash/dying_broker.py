@@ -18,7 +18,7 @@ from hurried_broker import hurry
 from headwater.broker import broker as broker_module
 from headwater.broker.main import RunningBroker
 from headwater.log.archive import objects
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.settings import BrokerSettings
 
 EXIT_CODE = 137

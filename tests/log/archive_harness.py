@@ -8,9 +8,10 @@ from typing import Any
 from log_harness import Log
 
 from headwater.errors import ArchiveUnavailable
-from headwater.log import retention, timestamps
+from headwater.log import retention
 from headwater.log.archive.descriptor import NotCached
 from headwater.log.archive.options import ArchiveOptions
+from headwater.log.partitions import timestamps
 
 
 class FaultyObjects:

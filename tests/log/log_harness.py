@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from headwater.errors import StorageFailed
 from headwater.log import retention
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.store import LogStore
 from headwater.protocol import records
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, Record, build_batch, read_header

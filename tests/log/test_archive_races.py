@@ -11,8 +11,8 @@ from archive_harness import ArchivedLog, FaultyObjects
 from log_harness import batch_of
 
 from headwater.errors import ArchiveUnavailable, ConfigError
-from headwater.log import timestamps
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions import timestamps
+from headwater.log.partitions.partition import PartitionLog
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import errno
 import pytest
 from log_harness import Log, batch_of
 
-from headwater.log.syncing import SYNC_TOGETHER
+from headwater.log.disk.syncing import SYNC_TOGETHER
 from headwater.protocol import records
 from headwater.testing.files import FaultyFiles
 

@@ -16,9 +16,9 @@ from log_harness import PENDING, Log, batch_of
 from tiers import seeds
 
 from headwater.errors import StorageFailed
-from headwater.log import committer
+from headwater.log.disk.syncing import SYNC_TOGETHER
+from headwater.log.partitions import committer
 from headwater.log.segment import Segment
-from headwater.log.syncing import SYNC_TOGETHER
 from headwater.protocol import records
 from headwater.testing.files import FaultyFiles
 

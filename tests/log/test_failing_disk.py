@@ -9,7 +9,7 @@ from log_harness import PENDING, Log, batch_of
 from tiers import seeds
 
 from headwater.errors import CorruptLog, StorageFailed
-from headwater.log import ballast
+from headwater.log.disk import ballast
 from headwater.testing.files import FaultyFiles
 
 

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from headwater.log.files import Files, OpenFiles
-from headwater.log.workers import Workers
+from headwater.log.disk.files import Files, OpenFiles
+from headwater.log.disk.workers import Workers
 from headwater.testing.files import FaultyFiles
 
 

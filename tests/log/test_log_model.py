@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from log_harness import PENDING, End, Log, Sent, batch_of
 from tiers import count
 
-from headwater.log.transactions import AbortedTransaction
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.protocol import records
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, read_header
 

@@ -13,10 +13,10 @@ from log_harness import Log, batch_of
 from tiers import examples
 
 from headwater.errors import CorruptLog, DataDirectoryInUse
-from headwater.log import checkpoint_file
 from headwater.log.catalog import Catalog
-from headwater.log.epochs import LeaderEpochs
-from headwater.log.files import Files
+from headwater.log.disk import checkpoint_file
+from headwater.log.disk.files import Files
+from headwater.log.partitions.epochs import LeaderEpochs
 from headwater.protocol.error_codes import ApiError
 
 

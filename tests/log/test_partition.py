@@ -6,9 +6,9 @@ import pytest
 from log_harness import PENDING, Log, batch_of, split
 
 from headwater.errors import OffsetOutOfRange
-from headwater.log import partition as partition_module
-from headwater.log import timestamps
-from headwater.log.producers import Producers
+from headwater.log.partitions import partition as partition_module
+from headwater.log.partitions import timestamps
+from headwater.log.partitions.producers import Producers
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import LOG_APPEND_TIME, read_header
 

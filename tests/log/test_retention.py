@@ -5,7 +5,7 @@ import os
 import pytest
 from log_harness import Log, batch_of
 
-from headwater.log import timestamps
+from headwater.log.partitions import timestamps
 
 
 @pytest.fixture

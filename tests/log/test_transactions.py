@@ -7,7 +7,7 @@ import pytest
 from log_harness import End, Log, batch_of
 
 from headwater.errors import CorruptLog, StorageFailed
-from headwater.log.transactions import ENTRY, AbortedTransaction, OpenTransaction
+from headwater.log.partitions.transactions import ENTRY, AbortedTransaction, OpenTransaction
 from headwater.protocol import records
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, Marker, Record, read_header

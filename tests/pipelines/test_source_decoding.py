@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from written import new_topic
 
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.pipelines.publishing.dead_letters import counts
 from headwater.settings import ClientSettings
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from headwater.client.fetching import EARLIEST, LATEST
+from headwater.client.reading.fetching import EARLIEST, LATEST
 from headwater.errors import ConfigError
 from headwater.pipelines.source.admission import admit
 from headwater.pipelines.source.batch import split

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from headwater.errors import CorruptLog, MalformedMessage
-from headwater.log.producers import Producers
+from headwater.log.partitions.producers import Producers
 from headwater.protocol.error_codes import ApiError
 from headwater.protocol.records import Record, build_batch, check_produced, records_of
 from headwater.protocol.schema import Message

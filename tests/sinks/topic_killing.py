@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 from sink_rows import batch, table
 
-from headwater.client.encoding import encode
+from headwater.client.writing.encoding import encode
 from headwater.errors import Fenced, StoreUnreachable
 from headwater.sinks.contract import Log, Target
 from headwater.sinks.rows import json_text

@@ -14,8 +14,8 @@ from headwater.backup.taking import FORMAT, LOG, MANIFEST, PIPELINES
 from headwater.errors import CorruptLog, DataDirectoryInUse, HeadwaterError, UsageError
 from headwater.log.catalog import NAME as CATALOG
 from headwater.log.catalog import Catalog
-from headwater.log.data_directory import CLEAN_SHUTDOWN, UP_LOCK
-from headwater.log.files import Files
+from headwater.log.disk.data_directory import CLEAN_SHUTDOWN, UP_LOCK
+from headwater.log.disk.files import Files
 from headwater.private_files import is_locked
 
 

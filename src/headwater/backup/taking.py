@@ -15,8 +15,8 @@ from headwater.backup.copying import Copied, OnCopied, copy, sync, sync_all
 from headwater.broker.control import NAME as CONTROL
 from headwater.broker.control import short_path
 from headwater.errors import HeadwaterError, NotReady, UsageError
-from headwater.log.ballast import NAME as BALLAST
-from headwater.log.data_directory import DELETED, LOCK, UP_LOCK
+from headwater.log.disk.ballast import NAME as BALLAST
+from headwater.log.disk.data_directory import DELETED, LOCK, UP_LOCK
 from headwater.log.staging import LIST
 from headwater.private_files import open_lock
 

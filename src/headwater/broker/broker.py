@@ -30,7 +30,7 @@ from headwater.clock import Clock, sleep
 from headwater.log import retention
 from headwater.log.catalog import Topic, is_topic_name
 from headwater.log.compaction.compactor import CompactionLimits, Compactor
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.store import LogStore
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.api_versions import (

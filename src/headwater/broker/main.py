@@ -19,7 +19,7 @@ from headwater.broker.transactions import TransactionSettings
 from headwater.clock import Clock, SystemClock
 from headwater.log.archive.options import ArchiveOptions
 from headwater.log.compaction.compactor import CompactionLimits
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.log.store import LogStore
 from headwater.settings import BrokerSettings, join_address, split_address
 

@@ -43,9 +43,9 @@ from headwater.capture.settings import CaptureSettings
 from headwater.capture.signals import SignalReader
 from headwater.capture.sources import source_of
 from headwater.capture.tables.captured import CapturedTables
-from headwater.client.batches import BatchBuilder
-from headwater.client.compacted import read_committed_latest
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.reading.compacted import read_committed_latest
+from headwater.client.writing.batches import BatchBuilder
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import (
     ConfigError,
     Fenced,

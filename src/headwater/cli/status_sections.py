@@ -36,7 +36,7 @@ def captures_state(config: Config) -> list[dict[str, Any]]:
     if not config.captures:
         return []
     from headwater.capture import positions
-    from headwater.client.compacted import read_committed_latest
+    from headwater.client.reading.compacted import read_committed_latest
     from headwater.inspect.captures import capture_states, warning_of, with_lags_now
 
     try:

@@ -15,7 +15,7 @@ from headwater.client.cluster import (
     refused_group,
     refused_topic,
 )
-from headwater.client.sending import TopicPartition
+from headwater.client.writing.sending import TopicPartition
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequest,

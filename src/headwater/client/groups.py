@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from headwater.client.cluster import LOST, Cluster, error_name, reason_of
-from headwater.client.sending import TopicPartition
+from headwater.client.writing.sending import TopicPartition
 from headwater.errors import BrokerUnreachable, RequestRefused
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse

@@ -10,8 +10,8 @@ from headwater.client.cluster import (
     error_name,
     reason_of,
 )
-from headwater.client.fetched import refuse
-from headwater.client.sending import TopicPartition
+from headwater.client.reading.fetched import refuse
+from headwater.client.writing.sending import TopicPartition
 from headwater.errors import RequestRefused
 from headwater.protocol.messages.list_offsets import (
     ListOffsetsRequest,

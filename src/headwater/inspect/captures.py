@@ -15,7 +15,7 @@ from headwater.capture.records.plan import topic_name
 from headwater.capture.settings import CaptureSettings, with_password
 from headwater.capture.sources import source_of
 from headwater.client import login
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.errors import HeadwaterError, UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster
 from headwater.settings import ClientSettings

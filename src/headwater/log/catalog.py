@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 import orjson
 
 from headwater.errors import CorruptLog
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 
 log = logging.getLogger(__name__)
 

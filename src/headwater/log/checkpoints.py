@@ -11,13 +11,14 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headwater.log import checkpoint_file, snapshots, syncing
 from headwater.log import segment as segments_on_disk
-from headwater.log.commit import repair
-from headwater.log.data_directory import CLEAN_OFFSETS, LOG_STARTS, RECOVERY_POINTS
-from headwater.log.partition import PartitionLog
+from headwater.log import snapshots
+from headwater.log.disk import checkpoint_file, syncing
+from headwater.log.disk.data_directory import CLEAN_OFFSETS, LOG_STARTS, RECOVERY_POINTS
+from headwater.log.disk.syncing import ToSync
+from headwater.log.partitions.commit import repair
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
-from headwater.log.syncing import ToSync
 
 if TYPE_CHECKING:
     from headwater.log.store import LogStore

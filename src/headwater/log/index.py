@@ -15,7 +15,7 @@ memory: an idle partition costs nothing, and 20 reads of cached pages take some 
 import struct
 from typing import NamedTuple
 
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")

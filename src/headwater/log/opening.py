@@ -3,14 +3,15 @@
 import logging
 from typing import TYPE_CHECKING
 
-from headwater.log import recovery, syncing
+from headwater.log import recovery
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive import descriptor
 from headwater.log.catalog import Topic
 from headwater.log.config import TopicConfig, topic_config
-from headwater.log.epochs import LeaderEpochs
-from headwater.log.partition import PartitionLog
-from headwater.log.syncing import ToSync
+from headwater.log.disk import syncing
+from headwater.log.disk.syncing import ToSync
+from headwater.log.partitions.epochs import LeaderEpochs
+from headwater.log.partitions.partition import PartitionLog
 
 if TYPE_CHECKING:
     from headwater.log.store import LogStore

@@ -19,17 +19,18 @@ import re
 from typing import NamedTuple
 
 from headwater.errors import CorruptLog, MalformedMessage
-from headwater.log import index, snapshots, transactions
+from headwater.log import index, snapshots
 from headwater.log import segment as segments_on_disk
 from headwater.log.compaction import swap
 from headwater.log.config import TopicConfig
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
+from headwater.log.disk.syncing import rewrite, whole_batches
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
-from headwater.log.partition import COMMIT_BYTES, PartitionLog
-from headwater.log.producers import Producers
+from headwater.log.partitions import transactions
+from headwater.log.partitions.partition import COMMIT_BYTES, PartitionLog
+from headwater.log.partitions.producers import Producers
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.log.segment import IndexEntries, Segment, Storage, Written
-from headwater.log.syncing import rewrite, whole_batches
-from headwater.log.transactions import AbortedTransaction
 from headwater.protocol import records
 from headwater.protocol.records import (
     CONTROL,

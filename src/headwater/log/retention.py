@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive.descriptor import ArchivedSegment
-from headwater.log.commit import when_durable
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.commit import when_durable
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
 from headwater.protocol.records import INT64_MAX, NO_TIMESTAMP

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from headwater.errors import CorruptLog
-from headwater.log import index, syncing
-from headwater.log.files import Files, OpenFiles
+from headwater.log import index
+from headwater.log.disk import syncing
+from headwater.log.disk.files import Files, OpenFiles
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetEntry
-from headwater.log.transactions import ENTRY as TXN_ENTRY
+from headwater.log.partitions.transactions import ENTRY as TXN_ENTRY
 from headwater.protocol import records
 from headwater.protocol.records import HEADER_BYTES, INT64_MAX, NO_TIMESTAMP, BatchHeader
 

@@ -15,8 +15,8 @@ import logging
 import re
 
 from headwater.errors import CorruptLog
-from headwater.log.files import Files
-from headwater.log.producers import Producers
+from headwater.log.disk.files import Files
+from headwater.log.partitions.producers import Producers
 
 log = logging.getLogger(__name__)
 

@@ -18,14 +18,16 @@ import os
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from headwater.log import checkpoint_file, epochs, snapshots
+from headwater.log import snapshots
 from headwater.log.catalog import NAME as CATALOG
-from headwater.log.data_directory import DELETED, LOG_STARTS
+from headwater.log.disk import checkpoint_file
+from headwater.log.disk.data_directory import DELETED, LOG_STARTS
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
-from headwater.log.transactions import ENTRY as TXN_ENTRY
+from headwater.log.partitions import epochs
+from headwater.log.partitions.transactions import ENTRY as TXN_ENTRY
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partitions.partition import PartitionLog
     from headwater.log.segment import Segment
     from headwater.log.store import LogStore
 

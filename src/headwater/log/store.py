@@ -11,26 +11,27 @@ from uuid import uuid4
 
 from headwater.clock import Clock
 from headwater.errors import ConfigError
-from headwater.log import ballast as room
-from headwater.log import checkpoint_file, data_directory, opening, staging
+from headwater.log import opening, staging
 from headwater.log.archive.descriptor import NotCached
 from headwater.log.archive.options import ArchiveOptions
 from headwater.log.catalog import Catalog, Topic
 from headwater.log.checkpoints import Checkpoints, PartitionCheckpoint
-from headwater.log.committer import Committer
 from headwater.log.config import TopicConfig, topic_config
-from headwater.log.data_directory import (
+from headwater.log.disk import ballast as room
+from headwater.log.disk import checkpoint_file, data_directory
+from headwater.log.disk.data_directory import (
     CLEAN_OFFSETS,
     CLEAN_SHUTDOWN,
     DELETED,
     LOG_STARTS,
     RECOVERY_POINTS,
 )
-from headwater.log.epochs import LeaderEpochs
-from headwater.log.files import Files, OpenFiles
-from headwater.log.partition import PartitionLog
+from headwater.log.disk.files import Files, OpenFiles
+from headwater.log.disk.workers import Workers
+from headwater.log.partitions.committer import Committer
+from headwater.log.partitions.epochs import LeaderEpochs
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
-from headwater.log.workers import Workers
 
 if TYPE_CHECKING:
     from headwater.log.archive.archive import Archive

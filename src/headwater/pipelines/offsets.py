@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
-from headwater.client.sending import TopicPartition
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.writing.sending import TopicPartition
 from headwater.errors import PipelineError
 from headwater.pipelines.settings import PipelineSettings
 from headwater.sinks.contract import Log, Offsets, Position

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater.errors import DataDirectoryInUse, HeadwaterError, NotReady
-from headwater.log.data_directory import UP_LOCK
+from headwater.log.disk.data_directory import UP_LOCK
 from headwater.private_files import is_locked, open_lock
 
 _LOOK_S: Final = 0.05

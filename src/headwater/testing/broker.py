@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from headwater.broker.main import RunningBroker
 from headwater.clock import Clock
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.settings import BrokerSettings
 from headwater.testing.clock import FakeClock
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.testing.disk_model import (
     Directory,
     DiskFile,

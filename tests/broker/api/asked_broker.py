@@ -9,7 +9,7 @@ from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.broker import Broker, BrokerOptions
 from headwater.broker.security.authorizer import ANONYMOUS, Principal
 from headwater.clock import SystemClock
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.log.store import LogStore
 from headwater.protocol import records
 from headwater.protocol.records import Record

@@ -184,7 +184,7 @@ def test_a_group_can_begin_elsewhere_or_be_forgotten(broker):
 def test_a_disk_that_refuses_leaves_the_records_with_their_consumer(tmp_path):
     from queue_harness import QueueBroker
 
-    from headwater.log.files import Files
+    from headwater.log.disk.files import Files
     from headwater.protocol.error_codes import ErrorCode
 
     class Full(Files):

@@ -7,7 +7,7 @@ import pytest
 from capture_harness import Running, running
 from postgres_server import postgres, postgres_server
 
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
 from headwater.pipelines.decoding.captured import captured_schema

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.pipelines.operators.runtime.contract import Operator, Stamping
 from headwater.pipelines.operators.runtime.lineage import rows_with_position
 from headwater.pipelines.operators.runtime.packing import (

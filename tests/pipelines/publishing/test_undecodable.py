@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from headwater.broker.queues import dead_letters as of_queues
-from headwater.client.batches import BatchBuilder
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.batches import BatchBuilder
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, HeadwaterError, PipelineError, StoreUnreachable
 from headwater.pipelines import offset_runs
 from headwater.pipelines.decoding import Rejected

@@ -16,7 +16,7 @@ from topic_places import read_records, write_foreign
 from wire import wait_until
 
 from headwater.capture import positions
-from headwater.client.fetching import LATEST, Fetcher
+from headwater.client.reading.fetching import LATEST, Fetcher
 from headwater.errors import StoreRefused, StoreUnreachable
 from headwater.settings import ClientSettings
 from headwater.sinks.contract import Log, Store, Target

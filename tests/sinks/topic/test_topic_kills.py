@@ -20,7 +20,7 @@ from topic_killing import (
 )
 from topic_places import read_messages
 
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, StoreUnreachable
 from headwater.sinks.contract import Log
 from headwater.sinks.topic.transactional_positions import read_positions

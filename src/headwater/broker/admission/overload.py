@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from headwater.broker.background import Background
 from headwater.errors import CorruptLog
 from headwater.log.config import OverloadPolicy
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker

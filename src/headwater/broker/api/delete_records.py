@@ -14,7 +14,7 @@ from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.broker.topic_changes import CHANGE_ERRORS, refusal
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.delete_records import (
     DeleteRecordsRequest,

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,

@@ -11,7 +11,7 @@ yet is reported too.
 from headwater.broker.api.registry import RequestContext, serves
 from headwater.broker.broker import Broker, check_topic_name
 from headwater.broker.security.authorizer import Operation, ResourceType
-from headwater.log.producers import Producer
+from headwater.log.partitions.producers import Producer
 from headwater.protocol.error_codes import ApiError
 from headwater.protocol.messages.describe_producers import (
     DescribeProducersRequest,

@@ -35,9 +35,9 @@ from headwater.broker.leadership import check_epoch
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ArchiveUnavailable, CorruptLog, OffsetOutOfRange
 from headwater.log.archive.descriptor import ChunkOf, NotCached
-from headwater.log.partition import PartitionLog
-from headwater.log.partition_reads import Slice
-from headwater.log.transactions import AbortedTransaction
+from headwater.log.partitions.partition import PartitionLog
+from headwater.log.partitions.reads import Slice
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.fetch import (
     FetchRequest,

@@ -16,9 +16,9 @@ from headwater.broker.broker import Broker
 from headwater.broker.leadership import check_epoch
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import ArchiveUnavailable, CorruptLog, MalformedMessage
-from headwater.log import timestamps
-from headwater.log.partition import PartitionLog
-from headwater.log.timestamps import TimedOffset
+from headwater.log.partitions import timestamps
+from headwater.log.partitions.partition import PartitionLog
+from headwater.log.partitions.timestamps import TimedOffset
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.list_offsets import (
     ListOffsetsRequest,

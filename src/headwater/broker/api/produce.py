@@ -38,7 +38,7 @@ from headwater.broker.broker import COORDINATORS_TOPICS, Broker
 from headwater.broker.security.authorizer import Operation, ResourceType
 from headwater.errors import MalformedMessage, StorageFailed
 from headwater.log.config import OverloadPolicy
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.produce import (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from headwater.broker.internal_topics.coordinator_log import StoredMarker, StoredRecord
 from headwater.errors import CorruptLog, MalformedMessage
 from headwater.log import segment as segments_on_disk
-from headwater.log.commit import when_durable
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.commit import when_durable
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
 from headwater.protocol import records

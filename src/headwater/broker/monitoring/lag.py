@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from headwater.errors import LogError
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive.descriptor import ArchivedPosition, NotCached
-from headwater.log.partition import PartitionLog
-from headwater.log.partition_reads import Slice
+from headwater.log.partitions.partition import PartitionLog
+from headwater.log.partitions.reads import Slice
 from headwater.protocol.records import NO_TIMESTAMP
 
 if TYPE_CHECKING:

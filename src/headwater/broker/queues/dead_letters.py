@@ -26,9 +26,9 @@ from headwater.broker.queues.share_partition import DEAD_LETTERS_SUFFIX, SharePa
 from headwater.broker.queues.window import Span
 from headwater.clock import sleep
 from headwater.errors import CorruptLog, HeadwaterError, MalformedMessage
-from headwater.log.commit import when_durable
-from headwater.log.partition import PartitionLog
-from headwater.log.timestamps import first_at_or_after
+from headwater.log.partitions.commit import when_durable
+from headwater.log.partitions.partition import PartitionLog
+from headwater.log.partitions.timestamps import first_at_or_after
 from headwater.protocol import records
 from headwater.protocol.records import Record
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from headwater.broker.queues.read_ahead import ReadAhead
 from headwater.broker.queues.share_partition import SharePartition
 from headwater.broker.queues.window import Span
-from headwater.log.partition_reads import Slice
+from headwater.log.partitions.reads import Slice
 from headwater.protocol.records import INT64_MAX
 
 

@@ -19,7 +19,7 @@ from headwater.broker.queues.share_partition import Key, SharePartition
 from headwater.broker.queues.waiting import Waiters
 from headwater.errors import ArchiveUnavailable, CorruptLog
 from headwater.log.archive.descriptor import ChunkOf, NotCached
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.share_fetch import ShareFetchRequest
 

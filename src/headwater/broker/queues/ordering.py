@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headwater.broker.queues.read_ahead import ReadAhead, read_batch
 from headwater.broker.queues.window import Window
 from headwater.errors import MalformedMessage
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.protocol import records
 
 _LONGEST_KEY_BYTES = 32

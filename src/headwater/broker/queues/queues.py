@@ -34,12 +34,12 @@ from headwater.broker.queues.window import (
     parts,
 )
 from headwater.errors import ArchiveUnavailable, CorruptLog
-from headwater.log.timestamps import first_at_or_after
+from headwater.log.partitions.timestamps import first_at_or_after
 from headwater.protocol.error_codes import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partitions.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
 

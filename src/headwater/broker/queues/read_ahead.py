@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from headwater.errors import CorruptLog
 from headwater.log import segment as segments_on_disk
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.log.segment import Segment
-from headwater.log.transactions import AbortedTransaction
 from headwater.protocol import records
 from headwater.protocol.records import CONTROL, TRANSACTIONAL, BatchHeader
 

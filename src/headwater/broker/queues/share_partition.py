@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headwater.broker.queues.read_ahead import ReadAhead
     from headwater.broker.queues.waiting import Waiters
     from headwater.clock import Timer
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partitions.partition import PartitionLog
 
 UNRESOLVED = -1  # where the group begins is decided when it first fetches
 

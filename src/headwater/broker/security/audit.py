@@ -28,7 +28,7 @@ import orjson
 
 from headwater.broker.security.acls import Operation, ResourceType
 from headwater.clock import Clock, Timer
-from headwater.log.workers import Workers
+from headwater.log.disk.workers import Workers
 from headwater.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:

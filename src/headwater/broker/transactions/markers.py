@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from headwater.broker.transactions.transaction import TopicPartition
 from headwater.clock import Clock, sleep
 from headwater.errors import StorageFailed
-from headwater.log.commit import Done, when_durable
+from headwater.log.partitions.commit import Done, when_durable
 from headwater.log.store import LogStore
 from headwater.protocol.error_codes import ApiError, ErrorCode
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from headwater.capture.positions import TOPIC, CapturePosition, encode_capture
-from headwater.client.batches import BatchBuilder, partition_of
+from headwater.client.writing.batches import BatchBuilder, partition_of
 from headwater.errors import HeadwaterError, RequestRefused
 
 GROUP_BYTES: Final = 8 << 20

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.errors import RequestRefused
 from headwater.settings import ClientSettings
 

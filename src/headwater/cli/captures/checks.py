@@ -13,7 +13,7 @@ from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings, with_password
 from headwater.capture.sources import source_of
 from headwater.cli.commands.doctor import Finding
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.errors import HeadwaterError, PositionLost, TableRefused
 from headwater.inspect.captures import connected, stored_of
 from headwater.settings import ClientSettings

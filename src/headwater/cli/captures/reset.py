@@ -16,7 +16,7 @@ from headwater.capture.sources import source_of
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.commands.topic import confirmed
 from headwater.cli.parser import Command, Parser
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.inspect.captures import connected, named
 from headwater.inspect.kafka_cluster import KafkaCluster, refused
 from headwater.terminal.output import note, plural, print_json, say

@@ -13,7 +13,7 @@ from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.captures import reset, run
 from headwater.cli.captures import snapshot as capture_snapshot
 from headwater.cli.parser import Command, Parser
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.inspect.captures import (
     FOLLOWING,
     NEW,

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.client.fetching import Fetcher
+from headwater.client.reading.fetching import Fetcher
 from headwater.console.pages.topics import command_for, existing
 from headwater.console.topics import decoding, records
 from headwater.console.topics.decoding import Shown

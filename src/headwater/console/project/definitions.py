@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from headwater.capture import positions
 from headwater.client.cluster import Cluster
-from headwater.client.compacted import CommittedLatest
 from headwater.client.offsets import COMMITTED, LATEST, list_offsets
+from headwater.client.reading.compacted import CommittedLatest
 from headwater.config import Config
 from headwater.inspect.captures import CaptureState, capture_states
 from headwater.inspect.pipelines import (

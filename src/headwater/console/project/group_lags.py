@@ -9,7 +9,7 @@ from typing import Any, Final
 from headwater.client.cluster import Cluster
 from headwater.client.groups import SHARE, ListedGroup, committed_offsets, list_groups
 from headwater.client.offsets import LATEST, UNCOMMITTED, list_offsets
-from headwater.client.sending import TopicPartition
+from headwater.client.writing.sending import TopicPartition
 
 _SAMPLES: Final = 360  # of each group
 _TRACKED: Final = 100  # groups with a history

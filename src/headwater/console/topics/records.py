@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.console.web.access import PATIENCE_S, Access, require_listener
 from headwater.errors import DataLost
 

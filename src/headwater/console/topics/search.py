@@ -35,7 +35,7 @@ from headwater.errors import DataLost, HeadwaterError, RequestRefused, UsageErro
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headwater.client.fetching import Fetcher
+    from headwater.client.reading.fetching import Fetcher
 
 MOST_FOUND: Final = 1000
 _MOST_RUNNING, _MOST_RUNNING_OF_USER = 4, 2
@@ -251,8 +251,8 @@ class Searches:
 
 def _load() -> None:
     """Reads one record, as a search does."""
-    from headwater.client import arrow
-    from headwater.client.batches import BatchBuilder
+    from headwater.client.reading import arrow
+    from headwater.client.writing.batches import BatchBuilder
     from headwater.protocol.records import read_header
 
     builder = BatchBuilder()

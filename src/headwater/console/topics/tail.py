@@ -21,7 +21,7 @@ from headwater.console.topics.records import (
 from headwater.console.web.access import Access
 
 if TYPE_CHECKING:
-    from headwater.client.fetching import Fetcher
+    from headwater.client.reading.fetching import Fetcher
 
 MOST_AT_ONCE: Final = 200
 

@@ -16,7 +16,7 @@ from headwater.log.archive.uploads import Uploads
 from headwater.log.segment import Segment
 
 if TYPE_CHECKING:
-    from headwater.log.partition_segments import PartitionSegments
+    from headwater.log.partitions.segments import PartitionSegments
     from headwater.log.store import LogStore
 
 

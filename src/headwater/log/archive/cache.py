@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive.descriptor import ChunkOf
+from headwater.log.disk.workers import Workers
 from headwater.log.segment import Batch, Segment, Storage, Written
-from headwater.log.workers import Workers
 from headwater.protocol import records
 
 if TYPE_CHECKING:
-    from headwater.log.partition_segments import PartitionSegments
+    from headwater.log.partitions.segments import PartitionSegments
 
 NAME = "archive-cache"
 _INDEX_INTERVAL_BYTES = 4096

@@ -26,7 +26,7 @@ from headwater.log.archive.descriptor import (
 from headwater.log.archive.objects import Objects
 
 if TYPE_CHECKING:
-    from headwater.log.partition_segments import PartitionSegments
+    from headwater.log.partitions.segments import PartitionSegments
     from headwater.log.store import LogStore
 
 log = logging.getLogger(__name__)

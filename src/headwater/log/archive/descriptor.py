@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from headwater.errors import ArchiveUnavailable, CorruptLog
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
+from headwater.log.partitions.transactions import ENTRY, AbortedTransaction
 from headwater.log.segment import Segment
-from headwater.log.transactions import ENTRY, AbortedTransaction
 from headwater.protocol.records import crc32c
 
 if TYPE_CHECKING:
-    from headwater.log.partition_segments import PartitionSegments
+    from headwater.log.partitions.segments import PartitionSegments
 
 log = logging.getLogger(__name__)
 

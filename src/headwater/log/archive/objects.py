@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from headwater import extras
 from headwater.errors import ArchiveUnavailable, ConfigError
-from headwater.log.files import Files
-from headwater.log.workers import Workers
+from headwater.log.disk.files import Files
+from headwater.log.disk.workers import Workers
 
 T = TypeVar("T")
 

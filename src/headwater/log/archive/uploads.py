@@ -26,12 +26,12 @@ from headwater.log.archive.descriptor import (
     StoredFile,
 )
 from headwater.log.archive.objects import Objects
+from headwater.log.partitions.transactions import ENTRY
 from headwater.log.segment import Segment, Storage
-from headwater.log.transactions import ENTRY
 from headwater.protocol.records import HEADER_BYTES, NO_TIMESTAMP, crc32c
 
 if TYPE_CHECKING:
-    from headwater.log.partition_segments import PartitionSegments
+    from headwater.log.partitions.segments import PartitionSegments
     from headwater.log.store import LogStore
 
 log = logging.getLogger(__name__)

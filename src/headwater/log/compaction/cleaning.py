@@ -57,8 +57,8 @@ from headwater.log.compaction.pass_state import (
     STATE_WORDS,
     TOMBSTONES,
 )  # fmt: skip
-from headwater.log.files import Files
-from headwater.log.transactions import AbortedTransaction
+from headwater.log.disk.files import Files
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.protocol import compression, records
 from headwater.protocol.records import (
     CRC_AT,

@@ -22,9 +22,9 @@ from headwater.errors import CorruptLog
 from headwater.log.compaction import swap
 from headwater.log.compaction.due import Dirt, dirt_of, is_compacted, roll_if_overdue
 from headwater.log.compaction.job import Job, Report, Source
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.log.store import LogStore
-from headwater.log.transactions import AbortedTransaction
 
 log = logging.getLogger(__name__)
 

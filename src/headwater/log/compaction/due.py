@@ -10,7 +10,7 @@ import itertools
 from typing import NamedTuple
 
 from headwater.log import segment as segments_on_disk
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.log.store import LogStore
 from headwater.protocol.records import INT64_MAX, NO_TIMESTAMP

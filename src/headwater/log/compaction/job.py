@@ -2,7 +2,7 @@
 
 import msgspec
 
-from headwater.log.transactions import AbortedTransaction
+from headwater.log.partitions.transactions import AbortedTransaction
 
 
 class Source(msgspec.Struct, array_like=True):

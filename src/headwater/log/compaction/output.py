@@ -14,9 +14,9 @@ from headwater.log.compaction.pass_state import (
     MAX_MS,
     MAX_MS_OFFSET,
 )
-from headwater.log.files import Files
-from headwater.log.transactions import ENTRY as TXN_ENTRY
-from headwater.log.transactions import AbortedTransaction
+from headwater.log.disk.files import Files
+from headwater.log.partitions.transactions import ENTRY as TXN_ENTRY
+from headwater.log.partitions.transactions import AbortedTransaction
 
 CLEANED = "cleaned"  # between base offset and suffix of a file that is not yet swapped in
 SYNC_BYTES = 16 << 20  # written between two syncs, so that none of them holds the disk for long

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import CorruptLog
 from headwater.log import segment as segments_on_disk
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.log.segment import Segment, Storage
 from headwater.protocol.records import crc32c
 
 if TYPE_CHECKING:
-    from headwater.log.partition import PartitionLog
+    from headwater.log.partitions.partition import PartitionLog
     from headwater.log.store import LogStore
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import msgspec
 from headwater.log.compaction.cleaning import clean
 from headwater.log.compaction.job import Job, Report
 from headwater.log.compaction.loops import kernels
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 
 NICENESS = 10  # brokers and clients go first
 

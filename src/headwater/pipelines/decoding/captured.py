@@ -11,8 +11,8 @@ import pyarrow as pa
 from headwater.capture import positions
 from headwater.capture.contract import Column, Table
 from headwater.capture.records.plan import topic_name
-from headwater.client.compacted import read_committed_latest
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.reading.compacted import read_committed_latest
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.errors import ConfigError, RequestRefused
 from headwater.pipelines.decoding.connect_types import arrow_type
 from headwater.pipelines.decoding.debezium import CONNECT_METADATA

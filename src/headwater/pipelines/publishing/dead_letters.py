@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from headwater.client.sending import TopicPartition
+from headwater.client.writing.sending import TopicPartition
 from headwater.pipelines.decoding.contract import Rejected
 from headwater.pipelines.publishing.idempotent_publisher import (
     IdempotentPublisher,

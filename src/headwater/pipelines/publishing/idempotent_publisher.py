@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from headwater.client.batches import BatchBuilder
 from headwater.client.cluster import Cluster
 from headwater.client.topics import NewTopic, ensure_topics, topic_configs
+from headwater.client.writing.batches import BatchBuilder
 from headwater.errors import Fenced, PipelineError
 from headwater.pipelines.offset_runs import OffsetRuns
 from headwater.sinks.contract import Log

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-from headwater.client.batches import BatchBuilder
 from headwater.client.topics import NewTopic, ensure_topics
+from headwater.client.writing.batches import BatchBuilder
 from headwater.errors import RowRefused
 from headwater.pipelines.publishing.dead_letters import PREFIX, SUFFIX
 from headwater.sinks.contract import Batch, Log, Refuse

@@ -1,6 +1,6 @@
 """The Spark sink `format("headwater")`: DataFrames into topics, exactly once.
 
-    tasks      rows ──▶ ready batches, compressed (client/encoding.py) ──▶ commit message
+    tasks      rows ──▶ ready batches, compressed (client/writing/encoding.py) ──▶ commit message
     driver     commit(messages, batch) ──▶ one Kafka transaction: all batches, and the position
                {"batch": n} under the query's id (sinks/topic/transactional_positions.py)
 
@@ -34,10 +34,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from headwater.client.encoding import Encoded, EncodedBatch
-from headwater.client.sending import TopicPartition
 from headwater.client.topics import NewTopic, ensure_topics
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.encoding import Encoded, EncodedBatch
+from headwater.client.writing.sending import TopicPartition
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import ConfigError, PipelineError, StoreDiverged, UsageError
 from headwater.pipelines.source.options import CLIENT, client_of
 from headwater.pipelines.source.reading import settle

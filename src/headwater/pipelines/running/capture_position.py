@@ -18,7 +18,7 @@ def await_capture(log: Log, capture: str, seen: "Chunk", ends_s: float) -> None:
     """Until all that the chunk has seen is in the log. Raises NotReady."""
     from headwater.capture import positions
     from headwater.capture.signals import ask_for_position
-    from headwater.client.compacted import read_committed_latest
+    from headwater.client.reading.compacted import read_committed_latest
 
     asked_s = -math.inf
     while True:

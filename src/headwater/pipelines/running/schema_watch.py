@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headwater.capture import positions
-from headwater.client.fetching import LATEST, Fetcher, Isolation
+from headwater.client.reading.fetching import LATEST, Fetcher, Isolation
 from headwater.errors import PipelineError
 from headwater.pipelines.offsets import by_topic, lag_of
 from headwater.pipelines.reading import LiveReader

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from headwater.client.sending import TopicPartition
+from headwater.client.writing.sending import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 

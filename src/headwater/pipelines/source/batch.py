@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from headwater.client.fetching import EARLIEST
+from headwater.client.reading.fetching import EARLIEST
 from headwater.pipelines.source.log_ends import LogEnds
 from headwater.pipelines.source.options import SourceOptions
 from headwater.pipelines.source.plain_errors import plain_errors

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from headwater.client.fetching import EARLIEST, LATEST
 from headwater.client.login import properties_of
+from headwater.client.reading.fetching import EARLIEST, LATEST
 from headwater.errors import ConfigError
 from headwater.pipelines.source.options import (
     OffsetSpec,

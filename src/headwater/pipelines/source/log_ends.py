@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher
-from headwater.client.sending import TopicPartition
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
+from headwater.client.writing.sending import TopicPartition
 from headwater.errors import ConfigError, RequestRefused
 from headwater.pipelines.source.options import OffsetSpec, SourceOptions
 from headwater.pipelines.source.reading import fetcher_of

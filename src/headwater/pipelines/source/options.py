@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from headwater.client.fetching import EARLIEST, LATEST, Isolation
-from headwater.client.sending import TopicPartition
+from headwater.client.reading.fetching import EARLIEST, LATEST, Isolation
+from headwater.client.writing.sending import TopicPartition
 from headwater.errors import ConfigError
 from headwater.settings import (
     ClientSettings,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headwater.client.sending import TopicPartition
+from headwater.client.writing.sending import TopicPartition
 from headwater.pipelines.position import POSITION
 
 READ_TO_END: Final = "p"

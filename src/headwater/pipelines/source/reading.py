@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headwater.client.fetching import EARLIEST, Fetcher
+from headwater.client.reading.fetching import EARLIEST, Fetcher
 from headwater.errors import DataLost, PipelineError
 from headwater.pipelines.source.options import SourceOptions
 from headwater.pipelines.source.progress import progress_row

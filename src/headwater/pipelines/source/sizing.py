@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final
 
-from headwater.client.sending import TopicPartition
+from headwater.client.writing.sending import TopicPartition
 
 SAMPLE_ROWS: Final = 100
 _LARGEST_BYTES: Final = 1 << 20  # of a record, as brokers have it by default

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headwater.client.fetching import EARLIEST
-from headwater.client.sending import TopicPartition
+from headwater.client.reading.fetching import EARLIEST
+from headwater.client.writing.sending import TopicPartition
 from headwater.errors import DataLost, HeadwaterError
 from headwater.pipelines.source.admission import admit
 from headwater.pipelines.source.log_ends import LogEnds, Offsets

@@ -25,7 +25,7 @@ from headwater.capture.records.plan import topic_name
 from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
-from headwater.client.compacted import read_committed_latest
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.errors import NotReady, PipelineError
 from headwater.pipelines.decoding import decoder
 from headwater.pipelines.decoding.captured import captured_schema

@@ -19,10 +19,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.client import encoding
 from headwater.client.cluster import Cluster
-from headwater.client.encoding import Encoder, encode
 from headwater.client.topics import topic_configs
+from headwater.client.writing import encoding
+from headwater.client.writing.encoding import Encoder, encode
 from headwater.errors import ConfigError, RowRefused, StoreRefused
 from headwater.protocol.compression import NAMES as COMPRESSIONS
 from headwater.protocol.records import HEADER_BYTES
@@ -78,8 +78,8 @@ class Form:
                 )
 
     def columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-        """One record for each row, as columns of `client/encoding.py`, before `with_tombstones`.
-        The values of deleted rows (`is_deleted`) are meaningless.
+        """One record for each row, as columns of `client/writing/encoding.py`, before
+        `with_tombstones`. The values of deleted rows (`is_deleted`) are meaningless.
         """
         names = [name for name in rows.schema.names if name != OP]
         if self.name == "bytes":

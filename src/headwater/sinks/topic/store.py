@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.client.cluster import Cluster
-from headwater.client.fetching import EARLIEST, LATEST, Fetcher, Isolation
+from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher, Isolation
 from headwater.client.topics import NewTopic, delete_topic, ensure_topics
 from headwater.errors import ConfigError, RowRefused, StoreRefused
 from headwater.sinks.contract import (

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from headwater.client.batches import Batch, BatchBuilder
 from headwater.client.cluster import DEFAULT_PATIENCE_S
-from headwater.client.compacted import read_committed_latest
 from headwater.client.positions_topic import POSITIONS_CONFIG, POSITIONS_TOPIC
-from headwater.client.sending import TopicPartition
+from headwater.client.reading.compacted import read_committed_latest
 from headwater.client.topics import NewTopic, ensure_topics
-from headwater.client.transactions import TransactionalProducer
+from headwater.client.writing.batches import Batch, BatchBuilder
+from headwater.client.writing.sending import TopicPartition
+from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import (
     BrokerUnreachable,
     Fenced,

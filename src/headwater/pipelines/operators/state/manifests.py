@@ -21,7 +21,7 @@ import orjson
 from pyspark.accumulators import AccumulatorParam
 
 from headwater.errors import PipelineError, StateLost
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.pipelines.operators.runtime.naming import Built
 from headwater.pipelines.operators.state.state_files import NO_MANIFEST, batches_of
 

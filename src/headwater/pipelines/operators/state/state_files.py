@@ -31,7 +31,7 @@ import orjson
 import pyarrow as pa
 
 from headwater.errors import PipelineError, StateLost
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 
 _MANIFEST: Final = re.compile(r"(\d+)\.json")
 _FILE: Final = re.compile(r"(\d+)-[0-9a-f]+\.arrow")

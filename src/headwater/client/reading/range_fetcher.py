@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.client.cluster import LOST, RETRIABLE, Cluster, Patience, error_name, reason_of
-from headwater.client.fetched import Aborted, one_partition, refuse, whole_batches
 from headwater.client.offsets import (
     COMMITTED,
     EARLIEST,
@@ -18,6 +17,7 @@ from headwater.client.offsets import (
     check_partition,
     list_offsets,
 )
+from headwater.client.reading.fetched import Aborted, one_partition, refuse, whole_batches
 from headwater.errors import BrokerUnreachable, DataLost, MalformedMessage
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode

@@ -20,7 +20,7 @@ import fcntl
 import os
 
 from headwater.errors import DataDirectoryInUse
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.private_files import open_lock
 
 LOCK = "lock"

@@ -11,7 +11,7 @@ import bisect
 import os
 from typing import NamedTuple
 
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 
 NAME = "leader-epoch-checkpoint"
 

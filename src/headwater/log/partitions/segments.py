@@ -14,7 +14,7 @@ from headwater.errors import CorruptLog
 from headwater.log import segment as segments_on_disk
 from headwater.log.archive.descriptor import ArchivedSegment
 from headwater.log.config import TopicConfig
-from headwater.log.epochs import LeaderEpochs
+from headwater.log.partitions.epochs import LeaderEpochs
 from headwater.log.segment import Segment, Storage
 from headwater.protocol.records import INT64_MAX
 

@@ -13,8 +13,8 @@ from headwater.client.offsets import (
     UNCOMMITTED,
     list_offsets,
 )
-from headwater.client.range_fetcher import RangeFetcher
-from headwater.client.sending import TopicPartition
+from headwater.client.reading.range_fetcher import RangeFetcher
+from headwater.client.writing.sending import TopicPartition
 from headwater.errors import MalformedMessage
 from headwater.protocol.records import Record, records_of
 from headwater.settings import ClientSettings
@@ -95,7 +95,7 @@ class Fetcher:
         Raises DataLost if the log does not have all of the range (what compaction has removed is
         not lost), MalformedMessage at a batch that is damaged. What was yielded before is valid.
         """
-        from headwater.client.arrow import to_arrow
+        from headwater.client.reading.arrow import to_arrow
 
         fetcher = RangeFetcher(self._cluster, topic, partition, start, end, self._isolation)
         for fetched in fetcher.fetch():

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 
 log = logging.getLogger(__name__)
 

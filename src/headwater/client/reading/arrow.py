@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.client.record_kernels import (
+from headwater.client.reading.record_kernels import (
     BROKEN,
     MIN_RECORD_BYTES,
     NO_TIME,

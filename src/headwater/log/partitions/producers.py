@@ -21,7 +21,7 @@ import struct
 from typing import NamedTuple
 
 from headwater.errors import CorruptLog
-from headwater.log.transactions import AbortedTransaction, OpenTransaction
+from headwater.log.partitions.transactions import AbortedTransaction, OpenTransaction
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.records import (
     TRANSACTIONAL,

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.log import index
-from headwater.log.files import Files
+from headwater.log.disk.files import Files
 from headwater.log.index import OFFSET_ENTRY, TIME_ENTRY
-from headwater.log.transactions import ENTRY as TXN_ENTRY
+from headwater.log.partitions.transactions import ENTRY as TXN_ENTRY
 from headwater.protocol import records
 from headwater.protocol.records import CRC_FROM, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, crc32c
 

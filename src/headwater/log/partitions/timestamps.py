@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headwater.errors import ArchiveUnavailable
 from headwater.log import index
 from headwater.log import segment as segments_on_disk
-from headwater.log.partition import PartitionLog
+from headwater.log.partitions.partition import PartitionLog
 from headwater.log.segment import Segment, Storage
 from headwater.protocol import records
 from headwater.protocol.records import LOG_APPEND_TIME, NO_TIMESTAMP, BatchHeader

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from headwater.errors import StorageFailed
 from headwater.log import segment as segments_on_disk
-from headwater.log import snapshots, syncing, transactions
+from headwater.log import snapshots
 from headwater.log.config import TopicConfig
-from headwater.log.epochs import LeaderEpochs
+from headwater.log.disk import syncing
+from headwater.log.disk.syncing import ToSync
 from headwater.log.index import OFFSET_ENTRY
-from headwater.log.producers import Producer, Producers
+from headwater.log.partitions import transactions
+from headwater.log.partitions.epochs import LeaderEpochs
+from headwater.log.partitions.producers import Producer, Producers
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.log.segment import Batch, Segment, Storage, Written
-from headwater.log.syncing import ToSync
-from headwater.log.transactions import AbortedTransaction
 from headwater.protocol.records import NO_TIMESTAMP, BatchHeader
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1

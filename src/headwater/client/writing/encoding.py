@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headwater.client import encoding_kernels as kernels
-from headwater.client.batches import DEFAULT_MAX_BYTES
+from headwater.client.writing import encoding_kernels as kernels
+from headwater.client.writing.batches import DEFAULT_MAX_BYTES
 from headwater.errors import UsageError
 from headwater.protocol import compression as codecs
 from headwater.protocol.records import (

@@ -15,8 +15,8 @@ The second range has all its markers, for compaction does not go beyond the last
 from typing import Final
 
 from headwater.client.cluster import DEFAULT_PATIENCE_S, Cluster, Patience
-from headwater.client.fetched import Aborted, one_partition, refuse, whole_batches
 from headwater.client.offsets import COMMITTED, EARLIEST, LATEST, UNCOMMITTED, list_offsets
+from headwater.client.reading.fetched import Aborted, one_partition, refuse, whole_batches
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (

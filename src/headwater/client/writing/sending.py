@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from headwater.client.batches import Batch
 from headwater.client.cluster import (
     LOST,
     RETRIABLE,
@@ -21,6 +20,7 @@ from headwater.client.cluster import (
     refused_topic,
 )
 from headwater.client.connection import Connection
+from headwater.client.writing.batches import Batch
 from headwater.errors import Fenced, HeadwaterError, RequestRefused, TopicRefused
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.produce import (

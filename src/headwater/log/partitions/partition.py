@@ -1,6 +1,6 @@
 """One partition of a topic: appends in order, made durable by group commit.
 
-Reading is in partition_reads.py; the list of its segments is in partition_segments.py.
+Reading is in reads.py; the list of its segments is in segments.py.
 
 Life of an append:
 
@@ -23,11 +23,11 @@ Invariants
 from typing import TYPE_CHECKING
 
 from headwater.errors import StorageFailed
-from headwater.log.commit import Append, Commit, Done
 from headwater.log.config import TopicConfig
-from headwater.log.epochs import LeaderEpochs
-from headwater.log.partition_reads import ReadablePartition
-from headwater.log.producers import Changes, Producers
+from headwater.log.partitions.commit import Append, Commit, Done
+from headwater.log.partitions.epochs import LeaderEpochs
+from headwater.log.partitions.producers import Changes, Producers
+from headwater.log.partitions.reads import ReadablePartition
 from headwater.log.segment import Batch
 from headwater.protocol import records
 from headwater.protocol.error_codes import ApiError, ErrorCode
@@ -36,8 +36,8 @@ from headwater.protocol.records import INT64_MAX, NO_PRODUCER_ID, TRANSACTIONAL,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headwater.log.partitions.transactions import OpenTransaction
     from headwater.log.store import LogStore
-    from headwater.log.transactions import OpenTransaction
 
 # A commit takes at most this much: half of what one connection may have in work, so that the next
 # one is being received while this one is synced. 16 MiB made producers wait for whole commits.

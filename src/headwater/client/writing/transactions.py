@@ -9,7 +9,6 @@ before get the partitions by AddPartitionsToTxn, and the epoch stays.
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
-from headwater.client.batches import Batch
 from headwater.client.cluster import (
     DEFAULT_PATIENCE_S,
     RETRIABLE,
@@ -17,7 +16,8 @@ from headwater.client.cluster import (
     refused_id,
     refused_topic,
 )
-from headwater.client.sending import FENCED, Producer, TopicPartition, fenced, send
+from headwater.client.writing.batches import Batch
+from headwater.client.writing.sending import FENCED, Producer, TopicPartition, fenced, send
 from headwater.errors import BrokerUnreachable, HeadwaterError
 from headwater.protocol import compression as codecs
 from headwater.protocol.error_codes import ErrorCode

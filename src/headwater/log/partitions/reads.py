@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import ArchiveUnavailable, CorruptLog, OffsetOutOfRange
 from headwater.log import segment as segments_on_disk
-from headwater.log import transactions
 from headwater.log.archive.descriptor import ArchivedPosition, archived_position, read_aborted
 from headwater.log.config import TopicConfig
-from headwater.log.epochs import LeaderEpochs
-from headwater.log.partition_segments import PartitionSegments
+from headwater.log.partitions import transactions
+from headwater.log.partitions.epochs import LeaderEpochs
+from headwater.log.partitions.segments import PartitionSegments
+from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.log.segment import Segment
-from headwater.log.transactions import AbortedTransaction
 from headwater.protocol.primitives import Splice
 from headwater.protocol.records import INT64_MAX
 

@@ -11,10 +11,10 @@ import queue
 import threading
 from collections.abc import Callable
 
-from headwater.log import syncing
-from headwater.log.commit import Commit
+from headwater.log.disk import syncing
+from headwater.log.disk.syncing import SYNC_TOGETHER
+from headwater.log.partitions.commit import Commit
 from headwater.log.segment import Storage
-from headwater.log.syncing import SYNC_TOGETHER
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Reading partitions in bulk: fetches, offset ranges, Arrow columns."""

@@ -1,0 +1,1 @@
+"""Writing in bulk: batches, encoding, idempotent and transactional producers."""

@@ -1,0 +1,1 @@
+"""One partition of a topic: appends, group commit, reads, producers, transactions."""
