@@ -1,5 +1,6 @@
 """What all suites share: one Spark, and the rule that keeps it in one process."""
 
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -31,6 +32,11 @@ TOGETHER = {
     "tests/sinks/opensearch/": "OpenSearch",
     "tests/capture/mongo/": "MongoDB",
 }
+
+
+# Programs that tests start (tests/support/*/*_process.py and others) import the helpers, too.
+_TESTS = str(Path(__file__).parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_TESTS, os.environ.get("PYTHONPATH"))))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from wire import wait_until
+from support.wire import wait_until
 
 from headwater.backup.restoring import restore
 from headwater.backup.taking import take

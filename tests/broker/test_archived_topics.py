@@ -7,8 +7,8 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from queue_harness import GROUP, GROUP_RESOURCE, Consumer
-from wire import Wire, batch_of, fetch_request, records_in, wait_until
+from support.broker.queue_harness import GROUP, GROUP_RESOURCE, Consumer
+from support.wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from headwater.log.archive import uploads
 from headwater.protocol.error_codes import ErrorCode

@@ -9,7 +9,6 @@ import urllib.request
 from collections import defaultdict
 
 import pytest
-import wire
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -18,7 +17,8 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
-from wire import Wire, batch_of, wait_until
+from support import wire
+from support.wire import Wire, batch_of, wait_until
 
 from headwater.log.disk import ballast
 from headwater.protocol.error_codes import ErrorCode

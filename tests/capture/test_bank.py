@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import bank
 import psycopg2
 import pytest
-from capture_harness import read
-from killing import (
+from support.capture import bank
+from support.capture.capture_harness import read
+from support.capture.killing import (
     KILLS,
     READY_S,
     CaptureProcess,
@@ -28,9 +28,9 @@ from killing import (
     kill_at_random,
     wait_for_copies,
 )
-from postgres_server import PostgresServer
+from support.capture.postgres_server import PostgresServer
+from support.wire import wait_until
 from tiers import IS_FULL, count, long
-from wire import wait_until
 
 from bench.peers.kafka import kafka
 from bench.peers.provision import missing_tools

@@ -7,9 +7,9 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from support import SUPPORT
 
 from bench.peers.provision import missing_tools
 from headwater.capture.contract import Begin, Change, Commit, Message, SourcePosition
@@ -68,7 +68,7 @@ CHANGES = [
 
 @contextmanager
 def debezium(postgres, path, properties):
-    engine = Path(__file__).parent / "debezium_engine.py"
+    engine = SUPPORT / "capture" / "debezium_engine.py"
     arguments = [str(postgres.server.port), postgres.name, path, json.dumps(properties)]
     with (path.with_suffix(".log")).open("wb") as log:
         process = subprocess.Popen(

@@ -5,8 +5,8 @@ anything or after it has: the next one goes on, and nothing is lost, repeated or
 import contextlib
 
 import pytest
-from capture_harness import Running, Seen, read
-from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
+from support.capture.capture_harness import Running, Seen, read
+from support.capture.memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from test_runner import bootstrap, broker
 
 from headwater.capture import runner

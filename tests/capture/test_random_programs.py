@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 import pytest
-from capture_harness import Running, Seen, read
 from confluent_kafka import Producer
-from memory_source import ACCOUNTS, NOTES, OUTBOX, MemoryDatabase, MemorySource
+from support.capture.capture_harness import Running, Seen, read
+from support.capture.memory_source import ACCOUNTS, NOTES, OUTBOX, MemoryDatabase, MemorySource
 from tiers import kills
 
 from headwater.capture import runner

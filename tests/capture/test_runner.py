@@ -5,10 +5,10 @@ import json
 import threading
 
 import pytest
-from capture_harness import read, replayed, running
-from memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
+from support.capture.capture_harness import read, replayed, running
+from support.capture.memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
+from support.wire import wait_until
 from tiers import long
-from wire import wait_until
 
 from headwater.capture import positions, runner
 from headwater.capture.contract import Column, SchemaChange, StorageChange, Table, TableFailed

@@ -6,9 +6,10 @@ import threading
 import time
 
 import pytest
-from capture_harness import read, replayed
 from confluent_kafka.admin import AdminClient
-from memory_source import ACCOUNTS, MemoryDatabase, MemorySource
+from support.capture.capture_harness import read, replayed
+from support.capture.memory_source import ACCOUNTS, MemoryDatabase, MemorySource
+from support.wire import wait_until
 from test_runner import (
     TOPIC,
     ask_for_copy,
@@ -19,7 +20,6 @@ from test_runner import (
     db,
     table_of,
 )
-from wire import wait_until
 
 from headwater.capture import runner
 from headwater.capture.contract import Column, PositionAdvanced, SchemaChange, SourcePosition, Table

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from readable import readable
+from support.readable import readable
 
 COMMAND = [sys.executable, "-m", "headwater.cli.main"]
 TIMEOUT_S = 60.0

@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 from confluent_kafka import TopicPartition
-from readable import readable
+from support.readable import readable
 
 from headwater.capture.contract import Lag, SourcePosition
 from headwater.capture.positions import CapturePosition, Stored

@@ -1,11 +1,10 @@
 """Records as text."""
 
 import pytest
+from support.cli.messages import FakeMessage
 
 from headwater.cli.record_format import formatter, terminal_formatter, value_lines
 from headwater.errors import UsageError
-
-from .messages import FakeMessage
 
 MESSAGE = FakeMessage(
     topic="orders",

@@ -5,11 +5,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cli.messages import FakeMessage
 
 from headwater.errors import RequestRefused
 from headwater.inspect.record_json import Record, dump_record, parse_record
-
-from .messages import FakeMessage
 
 data = st.none() | st.binary(max_size=20)
 

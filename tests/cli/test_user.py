@@ -1,7 +1,7 @@
 """`headwater user`, and how commands log in."""
 
 import pytest
-from certificates import Authority
+from support.certificates import Authority
 
 from .conftest import running_broker
 

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.client.written import NOBODY, batch, messages, new_topic, producer
+from support.wire import wait_until as eventually
 from tiers import representative
-from wire import wait_until as eventually
-from written import NOBODY, batch, messages, new_topic, producer
 
 from headwater.client.reading.compacted import CommittedLatest, read_committed_latest
 from headwater.client.topics import NewTopic, ensure_topics

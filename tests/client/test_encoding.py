@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka_tools import run_tool
-from written import messages, new_topic, producer
+from support.client.written import messages, new_topic, producer
+from support.clients.kafka_tools import run_tool
 
 from bench.peers.provision import missing_tools
 from headwater.client.writing.batches import DEFAULT_MAX_BYTES, partition_of

@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cutting_proxy import cutting
-from fake_brokers import TOPIC, Cut, FakeCluster, fake_cluster
+from support.client.cutting_proxy import cutting
+from support.client.fake_brokers import TOPIC, Cut, FakeCluster, fake_cluster
+from support.client.written import NOBODY, batch, new_topic, producer, write_somehow
+from support.wire import wait_until
 from test_fetching import end_of, rows, values
 from tiers import in_full
-from wire import wait_until
-from written import NOBODY, batch, new_topic, producer, write_somehow
 
 from headwater.client.reading import range_fetcher
 from headwater.client.reading.fetching import Fetcher

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from support.client.written import NOBODY, batch, messages, new_topic, producer
+from support.wire import wait_until as eventually
 from test_compacted_reading import NUMBA_CACHE
 from tiers import representative
-from wire import wait_until as eventually
-from written import NOBODY, batch, messages, new_topic, producer
 
 from bench.peers.kafka import run_tool
 from bench.peers.provision import missing_tools

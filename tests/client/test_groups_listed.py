@@ -3,8 +3,8 @@
 from uuid import uuid4
 
 import pytest
+from support.client.written import NOBODY, new_topic
 from tiers import representative
-from written import NOBODY, new_topic
 
 from headwater.client import groups
 from headwater.client.cluster import Cluster

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cutting_proxy import cutting
+from support.client.cutting_proxy import cutting
+from support.client.written import committed_exactly, new_topic, producer, write_somehow
 from tiers import long
-from written import committed_exactly, new_topic, producer, write_somehow
 
 from bench.peers.kafka import kafka, run_tool
 from bench.peers.process import BrokerProcess, answers_metadata

@@ -3,8 +3,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
+from support.client.written import NOBODY, WAIT_S, new_topic
 from tiers import representative
-from written import NOBODY, WAIT_S, new_topic
 
 from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import RequestRefused

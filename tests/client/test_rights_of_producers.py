@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
-import rights
-from certificates import Authority
-from rights import guarded_broker
-from secured import PASSWORD, USER, secured_broker
-from written import batch, committed, producer
+from support.broker.secured import PASSWORD, USER, secured_broker
+from support.certificates import Authority
+from support.client.written import batch, committed, producer
+from support.clients import rights
+from support.clients.rights import guarded_broker
 
 from headwater.broker.security.acls import Operation, ResourceType
 from headwater.client.reading.compacted import read_committed_latest

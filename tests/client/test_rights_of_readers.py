@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import rights
-from certificates import Authority
-from rights import guarded_broker
-from secured import PASSWORD, USER, secured_broker
+from support.broker.secured import PASSWORD, USER, secured_broker
+from support.certificates import Authority
+from support.client.written import batch, producer
+from support.clients import rights
+from support.clients.rights import guarded_broker
 from test_fetching import end_of, values
-from written import batch, producer
 
 from headwater.broker.security.acls import Operation, ResourceType
 from headwater.client.cluster import refused_topic

@@ -6,10 +6,8 @@ import threading
 import time
 
 import pytest
-from broker_process import BrokerProcess
-from cutting_proxy import cutting
-from tiers import in_full, representative
-from written import (
+from support.client.cutting_proxy import cutting
+from support.client.written import (
     NOBODY,
     batch,
     committed,
@@ -20,6 +18,8 @@ from written import (
     producer,
     write_somehow,
 )
+from support.clients.broker_process import BrokerProcess
+from tiers import in_full, representative
 
 from headwater.broker.api import api_versions
 from headwater.client import cluster

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_under_test import Broker, running_broker
+from support.clients.broker_under_test import Broker, running_broker
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from support.wire import Wire, batch_of, fetch_request, records_in, wait_until
 from tiers import long
-from wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from bench.peers.process import free_port
 from bench.peers.s3proxy import s3_server

@@ -16,7 +16,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
-from confluent_wire import (
+from support.clients.confluent_wire import (
     AN_HOUR_AGO_MS,
     WAIT_S,
     consumer,

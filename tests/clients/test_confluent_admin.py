@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from confluent_wire import (
+from support.clients.confluent_wire import (
     AN_HOUR_AGO_MS,
     WAIT_S,
     consumer,

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, take
+from support.clients.confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, take
 from tiers import in_full, long, representative
 
 OnRevoke = Callable[[Consumer, list[TopicPartition]], None]

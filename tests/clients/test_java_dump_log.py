@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_under_test import Broker, running_broker
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_tools import run_tool
+from support.clients.broker_under_test import Broker, running_broker
+from support.clients.kafka_tools import run_tool
 
 from bench.peers.provision import missing_tools
 

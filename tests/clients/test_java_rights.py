@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kafka_tools import run_tool
-from rights import GuardedBroker, guarded_broker
+from support.clients.kafka_tools import run_tool
+from support.clients.rights import GuardedBroker, guarded_broker
 
 from bench.peers.kafka import TOOLS
 from bench.peers.provision import missing_tools

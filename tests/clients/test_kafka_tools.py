@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from kafka_tools import run_tool
+from support.clients.kafka_tools import run_tool
 
 from bench.peers import kafka
 from bench.peers.kafka import TOOLS

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from broker_under_test import Broker
-from wire import Wire, batch_of, produce_request
+from support.clients.broker_under_test import Broker
+from support.wire import Wire, batch_of, produce_request
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_producers import (

@@ -12,9 +12,18 @@ from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from broker_process import BrokerProcess
 from confluent_kafka import KafkaError, Message, Producer, TopicPartition
-from confluent_wire import WAIT_S, consumer, create_topic, numbered, produce, read, take, wait_for
+from support.clients.broker_process import BrokerProcess
+from support.clients.confluent_wire import (
+    WAIT_S,
+    consumer,
+    create_topic,
+    numbered,
+    produce,
+    read,
+    take,
+    wait_for,
+)
 from tiers import in_full
 
 RESTARTS = 3

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from rights import TIMEOUT_S, GuardedBroker, guarded_broker
+from support.clients.rights import TIMEOUT_S, GuardedBroker, guarded_broker
 
 from headwater.broker.security.acls import Operation
 from headwater.broker.security.acls import ResourceType as Kind

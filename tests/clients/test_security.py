@@ -15,7 +15,6 @@ from uuid import uuid4
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
-from certificates import Authority
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -24,8 +23,9 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from kafka_tools import run_tool
-from secured import AUDIENCE, ISSUER, Issuer
+from support.broker.secured import AUDIENCE, ISSUER, Issuer
+from support.certificates import Authority
+from support.clients.kafka_tools import run_tool
 from tiers import in_full, representative
 
 from bench.peers import kafka

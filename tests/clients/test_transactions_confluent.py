@@ -11,12 +11,22 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_wire import WAIT_S, consumer, create_topic, dotted, produce, take, values, wait_for
-from readable import readable
+from support import SUPPORT
+from support.clients.broker_process import BrokerProcess
+from support.clients.confluent_wire import (
+    WAIT_S,
+    consumer,
+    create_topic,
+    dotted,
+    produce,
+    take,
+    values,
+    wait_for,
+)
+from support.readable import readable
 
-COPIER = Path(__file__).with_name("exactly_once_copier.py")
+COPIER = SUPPORT / "clients" / "exactly_once_copier.py"
 PARTITIONS = 2
 KILLS = 6  # of each, client and broker
 PER_KILL = 150  # records written before it

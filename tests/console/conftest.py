@@ -1,8 +1,8 @@
 import os
 
 import pytest
-from chromium import EXECUTABLE, TIMEOUT_MS
-from serving import serving
+from support.console.chromium import EXECUTABLE, TIMEOUT_MS
+from support.console.serving import serving
 
 from bench.peers.kafka import kafka
 from headwater.testing import InProcessBroker

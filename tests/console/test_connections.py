@@ -6,9 +6,9 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from certificates import Authority
 from confluent_kafka import Producer
-from serving import serving
+from support.certificates import Authority
+from support.console.serving import serving
 
 from headwater.console.web import connections
 

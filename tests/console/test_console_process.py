@@ -11,9 +11,9 @@ import time
 import urllib.request
 
 import pytest
-from certificates import Authority
 from confluent_kafka.admin import AdminClient, NewTopic
-from recorded_project import RecordedProject
+from support.certificates import Authority
+from support.console.recorded_project import RecordedProject
 
 from headwater.console.server import check_assets
 from headwater.console.web import rendering

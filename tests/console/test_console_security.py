@@ -4,7 +4,7 @@ import time
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from serving import TIMEOUT_S, serving
+from support.console.serving import TIMEOUT_S, serving
 
 from headwater import config
 from headwater.console.server import check_network

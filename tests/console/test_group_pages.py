@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from serving import serving
+from support.console.serving import serving
 from tiers import REAL_KAFKA
 
 from bench.peers.kafka import kafka

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from wire import wait_until
+from support.wire import wait_until
 
 from headwater.console.project import jobs as module
 from headwater.console.project.jobs import CANCELLED, DIFFERS, DONE, FAILED, RUNNING, WAITING, Jobs

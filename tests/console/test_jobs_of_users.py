@@ -4,8 +4,8 @@ import sys
 import time
 
 import pytest
-from secured import PASSWORD, USER, add_user, secured_broker
-from serving import serving
+from support.broker.secured import PASSWORD, USER, add_user, secured_broker
+from support.console.serving import serving
 
 from headwater.console.project import jobs
 

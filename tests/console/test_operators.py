@@ -9,8 +9,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from secured import PASSWORD, USER, add_user, secured_broker
-from serving import serving
+from support.broker.secured import PASSWORD, USER, add_user, secured_broker
+from support.console.serving import serving
 
 TIMEOUT_S = 60.0
 USERS = {

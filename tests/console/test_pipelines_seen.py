@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from serving import serving
+from support.console.serving import serving
 from tiers import IS_FULL
 
 from headwater import config

@@ -6,10 +6,10 @@ import time
 from dataclasses import replace
 
 import pytest
-from chromium import check_readable
 from playwright.sync_api import expect
-from recorded_project import ORDERS, RecordedProject
-from serving import serving
+from support.console.chromium import check_readable
+from support.console.recorded_project import ORDERS, RecordedProject
+from support.console.serving import serving
 from tiers import long
 
 from headwater.client.group_offsets import GroupOffsets

@@ -5,8 +5,8 @@ import sys
 import time
 
 import pytest
-from recorded_project import ORDERS, RecordedProject
-from serving import serving
+from support.console.recorded_project import ORDERS, RecordedProject
+from support.console.serving import serving
 from tiers import long
 
 from headwater.console.project import definitions, jobs, overview

@@ -12,8 +12,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from secured import PASSWORD, USER, add_user, secured_broker
-from serving import serving
+from support.broker.secured import PASSWORD, USER, add_user, secured_broker
+from support.console.serving import serving
 
 from headwater.config import load
 from headwater.console.web.sessions import Attempts, Sessions

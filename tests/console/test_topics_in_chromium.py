@@ -5,11 +5,11 @@ import json
 import re
 
 import pytest
-from chromium import check_readable
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from playwright.sync_api import expect
-from serving import serving
+from support.console.chromium import check_readable
+from support.console.serving import serving
 from tiers import long
 
 from headwater.settings import BrokerSettings

@@ -8,7 +8,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from serving import serving
+from support.console.serving import serving
 from tiers import REAL_KAFKA, representative
 
 from headwater.console.topics import tail

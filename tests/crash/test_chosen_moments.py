@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import wire
+from support import SUPPORT, wire
+from support.wire import Wire, batch_of
 from tiers import in_full
-from wire import Wire, batch_of
 
 from headwater.protocol.messages.create_topics import (
     CreateTopicsRequest,
@@ -23,7 +23,7 @@ from headwater.protocol.messages.metadata import MetadataRequest
 from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
 
-DYING = str(Path(__file__).with_name("dying_broker.py"))
+DYING = str(SUPPORT / "crash" / "dying_broker.py")
 PRODUCER_ID = 4711
 ROUNDS = 10_000  # far more than any of the moments needs
 LOG, INDEX = r"events-0/\d+\.log$", r"events-0/\d+\.(time)?index$"

@@ -10,11 +10,11 @@ import shutil
 from random import Random
 
 import pytest
-from queue_harness import ACCEPT, REJECT, RELEASE, QueueBroker, acquired
-from steady_client import AGAIN
+from support.broker.queue_harness import ACCEPT, REJECT, RELEASE, QueueBroker, acquired
+from support.broker.txn_harness import Producer, TransactionCluster
+from support.crash.steady_client import AGAIN
+from support.wire import Wire
 from tiers import steps
-from txn_harness import Producer, TransactionCluster
-from wire import Wire
 
 from headwater.broker.transactions import State
 from headwater.protocol.error_codes import ErrorCode

@@ -18,15 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_process import BrokerProcess
-from queue_harness import GROUP, GROUP_RESOURCE
-from rights_workload import RightsWorker
-from secured import PASSWORD, USER, secured_broker
-from steady_client import MECHANISM, SteadyClient, create_topics
+from support import SUPPORT
+from support.broker.queue_harness import GROUP, GROUP_RESOURCE
+from support.broker.secured import PASSWORD, USER, secured_broker
+from support.clients.broker_process import BrokerProcess
+from support.crash.rights_workload import RightsWorker
+from support.crash.steady_client import MECHANISM, SteadyClient, create_topics
+from support.crash.workloads import Copier, LatestWriter, PairWriter, QueueBook, QueueWorker, Worker
+from support.wire import wait_until
 from test_kill_loop import Writer
 from tiers import kills
-from wire import wait_until
-from workloads import Copier, LatestWriter, PairWriter, QueueBook, QueueWorker, Worker
 
 from headwater.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -36,7 +37,7 @@ from headwater.protocol.messages.incremental_alter_configs import (
 
 KILLS = kills(quick=4, full=400)
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))
-HURRIED = [sys.executable, str(Path(__file__).with_name("hurried_broker.py"))]
+HURRIED = [sys.executable, str(SUPPORT / "crash" / "hurried_broker.py")]
 ENVIRONMENT = {
     "AUTHENTICATION": "sasl",
     "SASL_MECHANISMS": MECHANISM,

@@ -13,11 +13,11 @@ import time
 from collections import defaultdict
 
 import pytest
-from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.clients.broker_process import BrokerProcess
+from support.wire import wait_until
 from tiers import kills
-from wire import wait_until
 
 KILLS = kills(quick=5, full=3000)
 SEED = int(os.environ.get("HEADWATER_SEED", "20261115"))

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from broker_process import BrokerProcess
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.clients.broker_process import BrokerProcess
 from test_kill_loop import QUICK, Writer, _read_all
 from tiers import kills
 

@@ -10,19 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from broker_process import BrokerProcess
-from rights_workload import RightsWorker
-from secured import USER, secured_broker
-from steady_client import MECHANISM, SteadyClient, create_topics
+from support import SUPPORT
+from support.broker.secured import USER, secured_broker
+from support.clients.broker_process import BrokerProcess
+from support.crash.rights_workload import RightsWorker
+from support.crash.steady_client import MECHANISM, SteadyClient, create_topics
+from support.crash.workloads import LatestWriter
+from support.wire import records_in, wait_until
 from test_kill_everything import ARCHIVED, HURRIED, LATEST, LOGIN, NUMBA_CACHE
 from test_kill_loop import Writer
 from tiers import in_full
-from wire import records_in, wait_until
-from workloads import LatestWriter
 
 from headwater.testing import InProcessBroker
 
-DYING = str(Path(__file__).with_name("dying_broker.py"))
+DYING = str(SUPPORT / "crash" / "dying_broker.py")
 PATIENCE_S = 60
 SECURITY = {
     "authentication": "sasl",

@@ -9,15 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from steady_client import SteadyClient, create_topics, done
-from txn_harness import Producer
+from support import SUPPORT
+from support.broker.txn_harness import Producer
+from support.crash.steady_client import SteadyClient, create_topics, done
 
 from headwater.testing import InProcessBroker
 
-STUBBORN = str(Path(__file__).with_name("stubborn_writer.py"))
+STUBBORN = str(SUPPORT / "crash" / "stubborn_writer.py")
 TRIES = 6
 FENCED = {"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
 

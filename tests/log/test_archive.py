@@ -5,8 +5,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-from archive_harness import ArchivedLog, FaultyObjects
-from log_harness import Log, batch_of
+from support.log.archive_harness import ArchivedLog, FaultyObjects
+from support.log.log_harness import Log, batch_of
 
 from headwater.errors import ArchiveUnavailable, ConfigError, CorruptLog
 from headwater.log.archive import uploads

@@ -5,8 +5,8 @@ import contextlib
 from random import Random
 
 import pytest
-from archive_harness import ArchivedLog, FaultyObjects
-from log_harness import batch_of
+from support.log.archive_harness import ArchivedLog, FaultyObjects
+from support.log.log_harness import batch_of
 from tiers import seeds
 
 from headwater.errors import LogError

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from archive_harness import ArchivedLog, FaultyObjects
-from log_harness import batch_of
+from support.log.archive_harness import ArchivedLog, FaultyObjects
+from support.log.log_harness import batch_of
 
 from headwater.errors import ArchiveUnavailable, ConfigError
 from headwater.log.partitions import timestamps

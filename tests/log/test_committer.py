@@ -3,7 +3,7 @@
 import errno
 
 import pytest
-from log_harness import Log, batch_of
+from support.log.log_harness import Log, batch_of
 
 from headwater.log.disk.syncing import SYNC_TOGETHER
 from headwater.protocol import records

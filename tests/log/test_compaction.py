@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from compaction_harness import CompactedLog
+from support.log.compaction_harness import CompactedLog
 
 from headwater.log.compaction import output
 from headwater.log.compaction.compactor import CompactionLimits

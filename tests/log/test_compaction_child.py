@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from compaction_harness import NUMBA_CACHE, CompactedLog
+from support.log.compaction_harness import NUMBA_CACHE, CompactedLog
 from tiers import long
 
 from headwater.log.compaction.compactor import Child, CompactionLimits, Compactor

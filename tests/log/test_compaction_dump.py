@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from compaction_harness import CompactedLog
-from kafka_tools import run_tool
+from support.clients.kafka_tools import run_tool
+from support.log.compaction_harness import CompactedLog
 
 from bench.peers.provision import missing_tools
 from headwater.protocol import compression

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from compaction_harness import CompactedLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.log.compaction_harness import CompactedLog
 from tiers import examples, seeds
 from tiers import steps as steps_of
 

@@ -8,7 +8,7 @@ from random import Random
 from types import ModuleType
 
 import pytest
-from compaction_harness import CompactedLog
+from support.log.compaction_harness import CompactedLog
 
 from headwater.log.compaction import cleaning, kernels, output, plain_loops
 from headwater.log.compaction.compactor import Child, CompactionLimits, Compactor

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from archive_harness import FaultyObjects
-from compaction_harness import CompactedLog
+from support.log.archive_harness import FaultyObjects
+from support.log.compaction_harness import CompactedLog
 from tiers import steps
 
 from headwater.errors import CorruptLog

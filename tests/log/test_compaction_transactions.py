@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from compaction_harness import CompactedLog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.log.compaction_harness import CompactedLog
 from tiers import examples
 
 from headwater.protocol.records import CONTROL, TRANSACTIONAL

@@ -12,7 +12,7 @@ import threading
 from random import Random
 
 import pytest
-from log_harness import PENDING, Log, batch_of
+from support.log.log_harness import PENDING, Log, batch_of
 from tiers import seeds
 
 from headwater.errors import StorageFailed

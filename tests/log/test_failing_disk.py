@@ -5,7 +5,7 @@ import os
 import threading
 
 import pytest
-from log_harness import PENDING, Log, batch_of
+from support.log.log_harness import PENDING, Log, batch_of
 from tiers import seeds
 
 from headwater.errors import CorruptLog, StorageFailed

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from log_harness import Log, batch_of
+from support.log.log_harness import Log, batch_of
 
 from headwater.errors import StorageFailed
 from headwater.log import retention

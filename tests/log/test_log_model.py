@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from log_harness import PENDING, End, Log, Sent, batch_of
+from support.log.log_harness import PENDING, End, Log, Sent, batch_of
 from tiers import count
 
 from headwater.log.partitions.transactions import AbortedTransaction

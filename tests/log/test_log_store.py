@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_harness import Log, batch_of
+from support.log.log_harness import Log, batch_of
 from tiers import examples
 
 from headwater.errors import CorruptLog, DataDirectoryInUse

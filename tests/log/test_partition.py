@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from log_harness import PENDING, Log, batch_of, split
+from support.log.log_harness import PENDING, Log, batch_of, split
 
 from headwater.errors import OffsetOutOfRange
 from headwater.log.partitions import partition as partition_module

@@ -5,7 +5,7 @@ import shutil
 from random import Random
 
 import pytest
-from log_harness import Log, batch_of
+from support.log.log_harness import Log, batch_of
 from tiers import seeds
 
 from headwater.errors import CorruptLog

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from log_harness import Log, batch_of
+from support.log.log_harness import Log, batch_of
 
 from headwater.log.partitions import timestamps
 

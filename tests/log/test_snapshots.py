@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from log_harness import Log, batch_of
+from support.log.log_harness import Log, batch_of
 
 from headwater.protocol.error_codes import ApiError, ErrorCode
 

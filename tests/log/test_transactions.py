@@ -4,7 +4,7 @@ import os
 from random import Random
 
 import pytest
-from log_harness import End, Log, batch_of
+from support.log.log_harness import End, Log, batch_of
 
 from headwater.errors import CorruptLog, StorageFailed
 from headwater.log.partitions.transactions import ENTRY, AbortedTransaction, OpenTransaction

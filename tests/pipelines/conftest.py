@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import mariadb_server, shop
-from postgres_server import postgres, postgres_server
+from support.capture.mariadb_server import mariadb_server, shop
+from support.capture.postgres_server import postgres, postgres_server
 
 from headwater.testing import InProcessBroker
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from capture_harness import Running, read, running
-from postgres_server import Database
-from project import Project, wait_for
+from support.capture.capture_harness import Running, read, running
+from support.capture.postgres_server import Database
+from support.pipelines.project import Project, wait_for
 
 from headwater.inspect.pipelines import verify_captured_topic
 from headwater.pipelines.verification.stores import verify

@@ -14,12 +14,13 @@ from pathlib import Path
 import orjson
 import pytest
 from confluent_kafka import Producer
-from project import Project, wait_for
-from spark_cluster import spark_cluster
-from spark_killing import Producing, Victim
+from support import SUPPORT
+from support.client.written import new_topic
+from support.pipelines.project import Project, wait_for
+from support.pipelines.spark_cluster import spark_cluster
+from support.pipelines.spark_killing import Producing, Victim
+from support.sinks.topic_places import read_messages
 from tiers import IS_FULL, long
-from topic_places import read_messages
-from written import new_topic
 
 from bench.peers.kafka import kafka
 from bench.peers.provision import missing_tools
@@ -154,7 +155,7 @@ def _a_query_that_writes(master: str, bootstrap: str, directory: Path) -> None:
     files.mkdir()
     for number in range(20):
         (files / f"{number:03}").write_text(f'{{"id":{number}}}\n')
-    child = str(Path(__file__).with_name("topic_stream.py"))
+    child = str(SUPPORT / "pipelines" / "topic_stream.py")
     command = [sys.executable, child, bootstrap, "out", str(files), str(directory / "out")]
     with subprocess.Popen([*command, master]) as query:
         wait_for(lambda: _newest(directory / "out" / "commits") >= 5, "some batches")

@@ -1,7 +1,7 @@
 """What `flow.write` finds out by the plan of a frame, before anything runs."""
 
 import pytest
-from project import Project
+from support.pipelines.project import Project
 
 from headwater.errors import PipelineError
 

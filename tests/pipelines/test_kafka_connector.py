@@ -8,7 +8,7 @@ import sys
 import uuid
 
 import pytest
-from project import Project
+from support.pipelines.project import Project
 from tiers import long
 
 from bench.peers.provision import PeerUnavailableError, spark_connector_jars

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
-from wire import wait_until
-from written import batch, new_topic, producer
+from support.client.written import batch, new_topic, producer
+from support.wire import wait_until
 
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.settings import ClientSettings

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
-from written import new_topic
+from support.client.written import new_topic
 
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.pipelines.publishing.dead_letters import counts

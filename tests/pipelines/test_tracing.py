@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Producer
-from project import Project
+from support.pipelines.project import Project
 from tiers import long
 
 from headwater.cli.main import run

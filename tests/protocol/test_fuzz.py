@@ -6,9 +6,9 @@ import tracemalloc
 from random import Random
 
 import pytest
-from generated_messages import all_messages
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.protocol.generated_messages import all_messages
 from tiers import examples
 
 from headwater.errors import CorruptLog, MalformedMessage

@@ -4,10 +4,10 @@ import io
 from typing import Any
 
 import pytest
-from generated_messages import all_messages, values
 from hypothesis import HealthCheck, given, settings
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+from support.protocol.generated_messages import all_messages, values
 from tiers import examples
 
 from headwater.protocol.primitives import Reader

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from mysql_server import server, shop
-from opensearch_server import opensearch_server
-from postgres_server import postgres, postgres_server
-from redis_server import redis_server
+from support.capture.mysql_server import server, shop
+from support.capture.postgres_server import postgres, postgres_server
+from support.sinks.opensearch_server import opensearch_server
+from support.sinks.redis_server import redis_server
 from tiers import long
 
 from headwater.testing import InProcessBroker
@@ -18,7 +18,9 @@ MATRICES = (
     "test_a_writer_that_was_stopped_and_wakes_up",
 )
 
-pytest.register_assert_rewrite("sink_contract", "sink_rows", "sink_killing")
+pytest.register_assert_rewrite(
+    "support.sinks.sink_contract", "support.sinks.sink_rows", "support.sinks.sink_killing"
+)
 
 __all__ = [
     "opensearch_server", "postgres", "postgres_server", "redis_server", "server", "shop",

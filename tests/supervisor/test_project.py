@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.supervisor.up_harness import Project, environment, running, wait_until
 from tiers import IS_FULL, long
-from up_harness import Project, environment, running, wait_until
 
 HEADWATER = [sys.executable, "-m", "headwater.cli.main"]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from certificates import Authority
+from support.certificates import Authority
 
 from headwater import config
 from headwater.supervisor.plan import CONSOLE, ChildPlan

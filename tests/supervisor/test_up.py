@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import SUPPORT
+from support.supervisor.up_harness import UP, Project, environment, running, wait_until
 from tiers import long
-from up_harness import UP, Project, environment, running, wait_until
 
 from headwater.supervisor import lock, status_file
 
-HURRIED_UP = [sys.executable, str(Path(__file__).parent / "hurried_up.py")]
+HURRIED_UP = [sys.executable, str(SUPPORT / "supervisor" / "hurried_up.py")]
 
 STARTS_A_PROCESS_AND_HANGS = """
 import subprocess, sys, time

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from up_harness import TIMEOUT_S, Project, environment, running, wait_until
+from support.supervisor.up_harness import TIMEOUT_S, Project, environment, running, wait_until
 
 from headwater.supervisor import lock, log_file, status_file
 

@@ -16,8 +16,8 @@ from functools import partial
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from support.supervisor.up_harness import Project, running, wait_until
 from tiers import count
-from up_harness import Project, running, wait_until
 
 ROUNDS = count(quick=3, full=50)
 TOPIC = "written"

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from wire import wait_until
+from support.wire import wait_until
 
 from headwater.settings import BrokerSettings
 from headwater.testing import FakeClock, InProcessBroker

@@ -11,12 +11,12 @@ import time
 import lz4.frame
 import pytest
 import snappy
-import wire
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import wire
+from support.wire import Wire, produce_request
 from tiers import examples
-from wire import Wire, produce_request
 
 from headwater.broker.admission import batch_checks
 from headwater.broker.network import connection

@@ -11,7 +11,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from wire import Wire, batch_of, produce_request, wait_until
+from support.wire import Wire, batch_of, produce_request, wait_until
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.offset_commit import (

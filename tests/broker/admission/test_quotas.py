@@ -4,7 +4,7 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from wire import Wire, batch_of, fetch_request, produce_request
+from support.wire import Wire, batch_of, fetch_request, produce_request
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_client_quotas import (

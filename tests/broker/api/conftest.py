@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from asked_broker import AskedBroker
+from support.broker.asked_broker import AskedBroker
 
 from headwater.broker.broker import BrokerOptions
 

@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from authorization_table import GROUP, ROWS, Asked
-from wire import LoneConnection
+from support.broker.authorization_table import GROUP, ROWS, Asked
+from support.wire import LoneConnection
 
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, RequestContext

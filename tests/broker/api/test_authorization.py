@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from authorization_table import (
+from support.broker.authorization_table import (
     BEFORE_AUTHENTICATION,
     QUEUE,
     ROWS,
@@ -18,8 +18,8 @@ from authorization_table import (
     Row,
     share_heartbeat,
 )
-from authorization_table import GROUP as BILLING
-from wire import produce_request
+from support.broker.authorization_table import GROUP as BILLING
+from support.wire import produce_request
 
 from headwater.broker import api
 from headwater.broker.api.registry import APIS, Held

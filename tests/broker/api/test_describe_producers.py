@@ -2,7 +2,7 @@
 
 import asyncio
 
-from wire import Wire, batch_of
+from support.wire import Wire, batch_of
 
 from headwater.broker.security.authorizer import Principal
 from headwater.protocol import records

@@ -7,8 +7,8 @@ import time
 from uuid import UUID
 
 import pytest
-import wire
-from wire import Wire, batch_of, fetch_request, records_in, wait_until
+from support import wire
+from support.wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.fetch import (

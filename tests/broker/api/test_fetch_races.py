@@ -2,7 +2,7 @@
 
 import asyncio
 
-from wire import LoneConnection
+from support.wire import LoneConnection
 
 from headwater.broker.api.registry import APIS, RequestContext
 from headwater.broker.network.connection import Connection

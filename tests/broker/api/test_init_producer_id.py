@@ -1,7 +1,7 @@
 """InitProducerId: an id that no producer had before."""
 
 import pytest
-from wire import Wire, wait_until
+from support.wire import Wire, wait_until
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.init_producer_id import InitProducerIdRequest

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from wire import Wire, batch_of
+from support.wire import Wire, batch_of
 
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode

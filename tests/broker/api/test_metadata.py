@@ -3,7 +3,7 @@
 from uuid import UUID
 
 import pytest
-from wire import Wire
+from support.wire import Wire
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.init_producer_id import InitProducerIdRequest

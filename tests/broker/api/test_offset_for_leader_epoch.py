@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch: where the log of an epoch ended; an epoch begins with each crash."""
 
 import pytest
-from wire import Wire, batch_of
+from support.wire import Wire, batch_of
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.offset_for_leader_epoch import (

@@ -6,8 +6,8 @@ import time
 from uuid import UUID
 
 import pytest
-import wire
-from wire import Wire, batch_of, produce_request
+from support import wire
+from support.wire import Wire, batch_of, produce_request
 
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode

@@ -7,8 +7,8 @@ import asyncio
 import re
 
 import pytest
-import wire
-from wire import Wire, batch_of, fetch_request, records_in, wait_until
+from support import wire
+from support.wire import Wire, batch_of, fetch_request, records_in, wait_until
 
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from asked_broker import AskedBroker
+from support.broker.asked_broker import AskedBroker
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.alter_share_group_offsets import (

@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from group_clients import Consumer, stabilise
-from group_harness import GroupCluster, settle
+from support.broker.group_clients import Consumer, stabilise
+from support.broker.group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.protocol.error_codes import ErrorCode

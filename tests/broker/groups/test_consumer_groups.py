@@ -4,8 +4,8 @@ import asyncio
 import random
 
 import pytest
-from group_clients import Consumer, Kip848Consumer, converge, stabilise
-from group_harness import GroupCluster, settle
+from support.broker.group_clients import Consumer, Kip848Consumer, converge, stabilise
+from support.broker.group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.protocol.error_codes import ErrorCode

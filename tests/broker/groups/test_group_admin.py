@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from group_clients import Consumer, Kip848Consumer, converge, stabilise
-from group_harness import GroupCluster, settle
+from support.broker.group_clients import Consumer, Kip848Consumer, converge, stabilise
+from support.broker.group_harness import GroupCluster, settle
 
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from group_clients import Consumer, Kip848Consumer, converge
-from group_harness import GroupCluster, settle
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.broker.group_clients import Consumer, Kip848Consumer, converge
+from support.broker.group_harness import GroupCluster, settle
 from tiers import examples
 
 from headwater.protocol.error_codes import ErrorCode

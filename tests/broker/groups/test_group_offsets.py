@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from group_clients import Consumer, Kip848Consumer, converge, stabilise
-from group_harness import GroupCluster, settle
+from support.broker.group_clients import Consumer, Kip848Consumer, converge, stabilise
+from support.broker.group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.broker.groups.offsets.store import CommittedOffset, OffsetKey, OffsetStore

@@ -3,8 +3,8 @@
 from uuid import UUID
 
 import pytest
-from group_clients import Consumer, stabilise
-from group_harness import GroupCluster
+from support.broker.group_clients import Consumer, stabilise
+from support.broker.group_harness import GroupCluster
 
 from headwater.broker.internal_topics.records import Record, decode, encode, partition_for
 from headwater.protocol.messages import internal as m

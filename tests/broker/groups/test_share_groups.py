@@ -3,8 +3,15 @@
 import asyncio
 
 import pytest
-from group_clients import Consumer, Kip848Consumer, ShareConsumer, converge, share, stabilise
-from group_harness import GroupCluster, settle
+from support.broker.group_clients import (
+    Consumer,
+    Kip848Consumer,
+    ShareConsumer,
+    converge,
+    share,
+    stabilise,
+)
+from support.broker.group_harness import GroupCluster, settle
 
 from headwater.broker.groups import GroupSettings
 from headwater.errors import StorageFailed

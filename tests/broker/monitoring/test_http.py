@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 
 import pytest
-import wire
 from prometheus_client.parser import text_string_to_metric_families
-from wire import Wire, batch_of
+from support import wire
+from support.wire import Wire, batch_of
 
 from headwater.protocol.messages.api_versions import ApiVersionsRequest
 from headwater.protocol.messages.offset_commit import (

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from wire import Wire, batch_of, wait_until
+from support.wire import Wire, batch_of, wait_until
 
 from headwater.protocol.messages.offset_commit import (
     OffsetCommitRequest,

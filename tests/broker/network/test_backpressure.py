@@ -10,9 +10,9 @@ import threading
 import time
 
 import pytest
-import wire
-from broker_process import BrokerProcess
-from wire import Wire, batch_of, framed, payload, wait_until
+from support import wire
+from support.clients.broker_process import BrokerProcess
+from support.wire import Wire, batch_of, framed, payload, wait_until
 
 from headwater.broker.network import server as server_module
 from headwater.protocol.messages.api_versions import ApiVersionsRequest

@@ -13,10 +13,10 @@ from typing import get_args, get_origin
 from uuid import UUID
 
 import pytest
-import wire
-from broker_process import BrokerProcess
+from support import wire
+from support.clients.broker_process import BrokerProcess
+from support.wire import Wire, batch_of, framed, payload, wait_until
 from tiers import long
-from wire import Wire, batch_of, framed, payload, wait_until
 
 from headwater.broker.api import load_all
 from headwater.broker.api.registry import APIS

@@ -6,8 +6,15 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from queue_harness import ACCEPT, REJECT, RELEASE, acquired, acquired_spans, queue_broker
-from wire import batch_of, wait_until
+from support.broker.queue_harness import (
+    ACCEPT,
+    REJECT,
+    RELEASE,
+    acquired,
+    acquired_spans,
+    queue_broker,
+)
+from support.wire import batch_of, wait_until
 
 from headwater.broker.queues import dead_letters
 from headwater.broker.queues.window import ARCHIVING, Span
@@ -117,7 +124,7 @@ def test_many_dead_letters_at_once_keep_their_order_and_partition(broker):
         return broker.wire.fetch("jobs.dlq", 0, partition=1)
 
     wait_until(lambda: copied().high_watermark == 1000)
-    from wire import records_in
+    from support.wire import records_in
 
     values = [record.value for record in records_in(copied().records)]
     assert values == [b"%d-%d" % (n, at) for n in range(20) for at in range(50)]

@@ -2,7 +2,7 @@
 
 import pytest
 from confluent_kafka import Producer
-from queue_harness import ACCEPT, GROUP, RELEASE, acquired, queue_broker
+from support.broker.queue_harness import ACCEPT, GROUP, RELEASE, acquired, queue_broker
 
 COMMITTED = {"share.isolation.level": "read_committed"}
 

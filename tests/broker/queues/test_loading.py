@@ -4,7 +4,7 @@ import asyncio
 import time
 from uuid import uuid4
 
-from wire import wait_until
+from support.wire import wait_until
 
 from headwater.settings import BrokerSettings
 from headwater.testing.broker import InProcessBroker

@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from queue_harness import ACCEPT, RELEASE, queue_broker
+from support.broker.queue_harness import ACCEPT, RELEASE, queue_broker
 from tiers import examples
 
 from headwater.broker.queues.ordering import KeyOrder, Keys

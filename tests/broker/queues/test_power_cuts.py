@@ -4,8 +4,8 @@ import contextlib
 from random import Random
 
 import pytest
-from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, QueueBroker, acquired
-from wire import Wire, wait_until
+from support.broker.queue_harness import ACCEPT, GROUP, REJECT, RELEASE, QueueBroker, acquired
+from support.wire import Wire, wait_until
 
 from headwater.testing.files import FaultyFiles
 

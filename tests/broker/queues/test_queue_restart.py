@@ -4,8 +4,16 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from queue_harness import ACCEPT, GROUP, REJECT, RELEASE, acquired, acquired_spans, queue_broker
-from wire import wait_until
+from support.broker.queue_harness import (
+    ACCEPT,
+    GROUP,
+    REJECT,
+    RELEASE,
+    acquired,
+    acquired_spans,
+    queue_broker,
+)
+from support.wire import wait_until
 
 from headwater.broker.internal_topics.records import partition_for
 from headwater.broker.queues import dead_letters, state_log
@@ -182,7 +190,7 @@ def test_a_group_can_begin_elsewhere_or_be_forgotten(broker):
 
 
 def test_a_disk_that_refuses_leaves_the_records_with_their_consumer(tmp_path):
-    from queue_harness import QueueBroker
+    from support.broker.queue_harness import QueueBroker
 
     from headwater.log.disk.files import Files
     from headwater.protocol.error_codes import ErrorCode

@@ -1,7 +1,7 @@
 """ShareFetch and ShareAcknowledge, as a client sees them."""
 
 import pytest
-from queue_harness import (
+from support.broker.queue_harness import (
     ACCEPT,
     GAP,
     GROUP,
@@ -12,7 +12,7 @@ from queue_harness import (
     acquired_spans,
     queue_broker,
 )
-from wire import Wire, batch_of, produce_request, wait_until
+from support.wire import Wire, batch_of, produce_request, wait_until
 
 from headwater.protocol.error_codes import ApiError, ErrorCode
 from headwater.protocol.messages.alter_client_quotas import (

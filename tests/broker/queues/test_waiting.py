@@ -1,9 +1,9 @@
 """Many consumers that wait for few records."""
 
 import pytest
-from queue_harness import ACCEPT, GROUP, acquired, queue_broker
-from readable import readable
-from wire import wait_until
+from support.broker.queue_harness import ACCEPT, GROUP, acquired, queue_broker
+from support.readable import readable
+from support.wire import wait_until
 
 from headwater.broker.queues.waiting import AT_ONCE, Waiters
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from wire import LoneConnection
+from support.wire import LoneConnection
 
 from headwater.broker.api.registry import RequestContext
 from headwater.broker.security import audit

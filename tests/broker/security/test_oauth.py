@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
-from secured import AUDIENCE, ISSUER, USER, Issuer, bearer
+from support.broker.secured import AUDIENCE, ISSUER, USER, Issuer, bearer
 
 from headwater.broker.security.oauth import LEEWAY_S, TokenVerifier
 from headwater.errors import AuthenticationFailed, ConfigError

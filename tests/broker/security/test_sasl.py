@@ -9,8 +9,8 @@ import threading
 import time
 
 import pytest
-import wire
-from secured import (
+from support import wire
+from support.broker.secured import (
     MECHANISMS,
     PASSWORD,
     USER,
@@ -21,7 +21,7 @@ from secured import (
     on_loop,
     secured_broker,
 )
-from wire import Wire, framed, payload, wait_until
+from support.wire import Wire, framed, payload, wait_until
 
 from headwater.broker.admission.quotas import CLIENT_ID, REQUEST_PERCENTAGE, entity_of
 from headwater.broker.network import server as server_module

@@ -9,10 +9,10 @@ import ssl
 import threading
 
 import pytest
-from certificates import Authority
 from cryptography.hazmat.primitives import serialization
-from secured import MECHANISMS, Login, secured_broker
-from wire import Wire, batch_of, records_in, wait_until
+from support.broker.secured import MECHANISMS, Login, secured_broker
+from support.certificates import Authority
+from support.wire import Wire, batch_of, records_in, wait_until
 
 from headwater.broker.network import server as server_module
 from headwater.broker.security.authentication import UNAUTHENTICATED_TIMEOUT_S
@@ -96,7 +96,7 @@ def test_many_requests_at_once_and_a_client_that_reads_slowly(tmp_path, authorit
             client.create_topic("t")
             assert client.produce("t", batch_of(value)).error_code == 0
         slow = Login(broker.bootstrap, trusting(authority), receive_buffer_bytes=8192)
-        from wire import fetch_request
+        from support.wire import fetch_request
 
         def ask() -> None:
             for _ in range(30):

@@ -1,5 +1,5 @@
 import pytest
-from txn_harness import Producer, TransactionCluster
+from support.broker.txn_harness import Producer, TransactionCluster
 
 
 @pytest.fixture

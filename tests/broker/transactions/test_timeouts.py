@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from txn_harness import Producer, TransactionCluster
+from support.broker.txn_harness import Producer, TransactionCluster
 
 from headwater.broker.transactions import State, TransactionSettings
 from headwater.protocol.error_codes import ErrorCode

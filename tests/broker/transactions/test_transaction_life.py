@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from txn_harness import Producer
+from support.broker.txn_harness import Producer
 
 from headwater.broker.transactions import State, markers
 from headwater.protocol.error_codes import ErrorCode

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from txn_harness import Producer, TransactionCluster
-from wire import wait_until
+from support.broker.txn_harness import Producer, TransactionCluster
+from support.wire import wait_until
 
 from headwater.broker.broker import TRANSACTIONS_TOPIC
 from headwater.broker.transactions import State

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from txn_harness import Producer
+from support.broker.txn_harness import Producer
 
 from headwater.broker.broker import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headwater.broker.internal_topics.records import partition_for

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from compaction_harness import cleaning
-from txn_harness import Producer, TransactionCluster
+from support.broker.txn_harness import Producer, TransactionCluster
+from support.log.compaction_harness import cleaning
 
 from headwater.broker.broker import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headwater.log.compaction.compactor import CompactionLimits, Compactor

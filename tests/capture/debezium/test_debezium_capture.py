@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from capture_harness import read, replayed, running
-from debezium_reader import missing, settings_of
-from postgres_server import Database
+from support.capture.capture_harness import read, replayed, running
+from support.capture.debezium_reader import missing, settings_of
+from support.capture.postgres_server import Database
 from tiers import long
 
 from headwater.capture.debezium import jvm

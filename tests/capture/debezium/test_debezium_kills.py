@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from debezium_reader import Store, missing
-from postgres_server import Database
+from support import SUPPORT
+from support.capture.debezium_reader import Store, missing
+from support.capture.postgres_server import Database
+from support.wire import wait_until
 from tiers import kills, long
-from wire import wait_until
 
-READER = Path(__file__).parents[1] / "debezium_reader.py"
+READER = SUPPORT / "capture" / "debezium_reader.py"
 ACCOUNTS = 20
 BALANCE = 1_000
 KILLS = kills(quick=1, full=5)

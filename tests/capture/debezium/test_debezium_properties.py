@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from debezium_reader import settings_of
+from support.capture.debezium_reader import settings_of
 
 from headwater.capture.debezium.properties import (
     connector_class,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from debezium_reader import missing, settings_of
-from postgres_server import Database
+from support.capture.debezium_reader import missing, settings_of
+from support.capture.postgres_server import Database
+from support.wire import wait_until
 from tiers import long
-from wire import wait_until
 
 from headwater.capture.contract import (
     Begin,

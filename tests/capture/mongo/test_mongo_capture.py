@@ -7,8 +7,8 @@ import time
 
 import pytest
 from bson import Decimal128, Int64, ObjectId
-from capture_harness import read, replayed, running
 from confluent_kafka import Consumer, TopicPartition
+from support.capture.capture_harness import read, replayed, running
 
 from headwater.capture.mongo import shape
 from headwater.capture.mongo.documents import CODEC, extended

@@ -5,8 +5,8 @@ import threading
 import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
-from mongo_reader import begins_in, read_transactions, source_of
-from mongo_server import mongo_server
+from support.capture.mongo_reader import begins_in, read_transactions, source_of
+from support.capture.mongo_server import mongo_server
 
 from headwater.capture.contract import SourcePosition
 from headwater.capture.mongo.documents import extended_value

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
-from mongo_server import MongoServer
 from pymongo.client_session import ClientSession
-from source_contract import Database, Session, SourceContract
+from support.capture.mongo_server import MongoServer
+from support.capture.source_contract import Database, Session, SourceContract
 
 from headwater.capture.contract import Row
 from headwater.capture.mongo.source import MongoSource

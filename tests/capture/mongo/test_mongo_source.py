@@ -2,14 +2,14 @@
 
 import pytest
 from bson import Timestamp
-from mongo_reader import (
+from support.capture.mongo_reader import (
     begins_in,
     changes_in,
     read_transactions,
     read_until,
     source_of,
 )
-from mongo_server import mongo_server
+from support.capture.mongo_server import mongo_server
 
 from headwater.capture.contract import (
     Begin,

@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import MariaDbServer
-from mysql_capture import ShopCapture
-from mysql_server import server, shop
+from support.capture.mariadb_server import MariaDbServer
+from support.capture.mysql_capture import ShopCapture
+from support.capture.mysql_server import server, shop
 
 __all__ = ["server", "shop"]
 

@@ -12,8 +12,8 @@ from itertools import groupby
 
 import pymysql
 import pytest
-from capture_harness import read
-from killing import (
+from support.capture.capture_harness import read
+from support.capture.killing import (
     KILLS,
     READY_S,
     CaptureProcess,
@@ -22,8 +22,8 @@ from killing import (
     kill_at_random,
     wait_for_copies,
 )
-from mariadb_server import MariaDbServer
-from mysql_server import KINDS, server_of
+from support.capture.mariadb_server import MariaDbServer
+from support.capture.mysql_server import KINDS, server_of
 
 ACCOUNTS, MONEY = 30, 1_000
 # A killed process must not lose what it has committed.

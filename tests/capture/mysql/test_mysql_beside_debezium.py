@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mariadb_server import MariaDbServer
+from support import SUPPORT
+from support.capture.mariadb_server import MariaDbServer
 
 from bench.peers.provision import missing_tools
 from headwater.capture.contract import Begin, Change, Commit, SourcePosition
@@ -75,7 +76,7 @@ CHANGES = [
 
 @contextmanager
 def debezium(server: MariaDbServer, path: Path) -> Iterator[Any]:
-    engine = Path(__file__).parents[1] / "debezium_engine.py"
+    engine = SUPPORT / "capture" / "debezium_engine.py"
     properties = {
         "connector.class": "io.debezium.connector.mysql.MySqlConnector",
         "schema.history.internal": "io.debezium.relational.history.MemorySchemaHistory",

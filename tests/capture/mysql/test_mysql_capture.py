@@ -7,9 +7,9 @@ from itertools import repeat
 from typing import Any
 
 import pytest
-from capture_harness import read, replayed, running
 from confluent_kafka import Producer
-from mariadb_server import MariaDbServer, numbers
+from support.capture.capture_harness import read, replayed, running
+from support.capture.mariadb_server import MariaDbServer, numbers
 
 from headwater.capture import signals
 from headwater.capture.mysql import MySqlSource

@@ -4,8 +4,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import MariaDbServer
-from mysql_capture import ShopCapture
+from support.capture.mariadb_server import MariaDbServer
+from support.capture.mysql_capture import ShopCapture
 
 from headwater.capture.contract import SourcePosition
 from headwater.capture.mysql import MySqlSource

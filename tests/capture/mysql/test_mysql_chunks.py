@@ -6,9 +6,9 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from mariadb_server import numbers
-from mysql_capture import ShopCapture
-from source_contract import Transaction
+from support.capture.mariadb_server import numbers
+from support.capture.mysql_capture import ShopCapture
+from support.capture.source_contract import Transaction
 
 from headwater.capture.contract import Table
 from headwater.capture.mysql.chunks import TableReader

@@ -5,8 +5,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from mariadb_server import MariaDbServer
-from source_contract import Database, Session, SourceContract
+from support.capture.mariadb_server import MariaDbServer
+from support.capture.source_contract import Database, Session, SourceContract
 
 from headwater.capture.contract import Row, Source
 from headwater.capture.mysql import MySqlSource

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pymysql
 import pytest
-from mariadb_server import MariaDbServer, numbers
-from mysql_capture import ShopCapture
-from mysql_server import MYSQL_ONLY
+from support.capture.mariadb_server import MariaDbServer, numbers
+from support.capture.mysql_capture import ShopCapture
+from support.capture.mysql_server import MYSQL_ONLY
 
 from bench.peers.process import free_port
 from headwater.capture.contract import SourcePosition

@@ -5,9 +5,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from mariadb_server import MariaDbServer
-from mysql_capture import ShopCapture
-from mysql_server import MARIADB_ONLY
+from support.capture.mariadb_server import MariaDbServer
+from support.capture.mysql_capture import ShopCapture
+from support.capture.mysql_server import MARIADB_ONLY
 
 from headwater.capture.contract import SourcePosition
 from headwater.errors import CaptureError, TableRefused

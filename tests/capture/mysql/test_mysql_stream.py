@@ -6,10 +6,10 @@ from contextlib import closing
 from itertools import islice
 
 import pytest
-from mariadb_server import numbers
-from mysql_capture import ShopCapture
-from mysql_server import MARIADB_ONLY
-from source_contract import Reader
+from support.capture.mariadb_server import numbers
+from support.capture.mysql_capture import ShopCapture
+from support.capture.mysql_server import MARIADB_ONLY
+from support.capture.source_contract import Reader
 
 from headwater.capture.contract import UNAVAILABLE, SourcePosition
 from headwater.capture.mysql import MySqlSource

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from postgres_capture import Capture, capturing
+from support.capture.postgres_capture import Capture, capturing
 
 from headwater.capture.contract import Begin
 from headwater.capture.postgres import chunks

@@ -1,7 +1,7 @@
 """Conditions decide on captured rows as PostgreSQL itself decides: it is the oracle."""
 
 import pytest
-from postgres_capture import capturing
+from support.capture.postgres_capture import capturing
 
 from headwater.capture.rules.conditions import Condition
 

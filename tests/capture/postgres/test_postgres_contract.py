@@ -5,8 +5,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from postgres_server import Database as PostgresDatabase
-from source_contract import Database, Session, SourceContract
+from support.capture.postgres_server import Database as PostgresDatabase
+from support.capture.source_contract import Database, Session, SourceContract
 
 from headwater.capture.contract import LogPosition, Row, Source
 from headwater.capture.postgres import PostgresSource

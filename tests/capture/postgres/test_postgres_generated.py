@@ -1,8 +1,8 @@
 """Generated columns with PostgreSQL 18, which can publish them: in stream and copies, or not."""
 
 import pytest
-from postgres_capture import Capture, capturing
-from postgres_server import PostgresServer
+from support.capture.postgres_capture import Capture, capturing
+from support.capture.postgres_server import PostgresServer
 
 from headwater.capture.contract import TableFailed
 

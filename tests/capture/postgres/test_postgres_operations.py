@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
-from postgres_capture import Capture, capturing
-from postgres_server import PostgresServer
+from support.capture.postgres_capture import Capture, capturing
+from support.capture.postgres_server import PostgresServer
 
 from headwater.capture.contract import PositionAdvanced, SourcePosition, Table
 from headwater.capture.postgres import PostgresSource, connection

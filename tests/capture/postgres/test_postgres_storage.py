@@ -1,8 +1,8 @@
 """Rows that change without being logged: rewrites, and partitions that come and go."""
 
 import pytest
-from capture_harness import read, running
-from postgres_capture import Capture, capturing
+from support.capture.capture_harness import read, running
+from support.capture.postgres_capture import Capture, capturing
 from tiers import long
 
 from headwater.capture import runner

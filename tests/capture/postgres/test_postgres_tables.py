@@ -1,7 +1,7 @@
 """Tables that come, go and change while PostgreSQL is followed."""
 
 import pytest
-from postgres_capture import Capture, capturing
+from support.capture.postgres_capture import Capture, capturing
 
 from headwater.capture.contract import UNAVAILABLE, SchemaChange, SourcePosition, TableFailed
 from headwater.capture.postgres import source as source_module

@@ -9,7 +9,7 @@ import struct
 
 import orjson
 import pytest
-from postgres_capture import capturing
+from support.capture.postgres_capture import capturing
 
 from headwater.capture.contract import Row, Table, TableFailed
 from headwater.capture.postgres.values import json_of_hstore

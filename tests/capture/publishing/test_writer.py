@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from wire import wait_until
+from support.wire import wait_until
 
 from headwater.capture.contract import SourcePosition
 from headwater.capture.positions import TOPIC, CapturePosition, decode

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from capture_harness import Running, read, replayed, running
+from support.capture.capture_harness import Running, read, replayed, running
 
 from headwater.testing import InProcessBroker
 

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from source_contract import Database, Session, SourceContract
+from support.capture.source_contract import Database, Session, SourceContract
 
 from headwater.capture.contract import LogPosition, Row, Source
 from headwater.capture.settings import CaptureSettings

@@ -12,9 +12,10 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-import sqlite_bank
-from capture_harness import Seen, read
-from wire import wait_until
+from support import SUPPORT
+from support.capture import sqlite_bank
+from support.capture.capture_harness import Seen, read
+from support.wire import wait_until
 
 from headwater.testing import InProcessBroker
 
@@ -49,7 +50,6 @@ class Process:
 def test_kills_of_clients_and_capture(tmp_path: Path):
     rng = random.Random(7)
     path = tmp_path / "bank.db"
-    here = Path(__file__).parent
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(sqlite_bank.SCHEMA)
     with InProcessBroker.serving(str(tmp_path / "broker")) as broker, ExitStack() as stack:
@@ -59,9 +59,9 @@ def test_kills_of_clients_and_capture(tmp_path: Path):
             stack.callback(process.stop)
             return process
 
-        script, source = str(here.parent / "capture_process.py"), f"sqlite:///{path}"
+        script, source = str(SUPPORT / "capture" / "capture_process.py"), f"sqlite:///{path}"
         capture = started("capture.log", script, "bank", source, broker.bootstrap, "9", "main.*")
-        script = str(here / "sqlite_bank.py")
+        script = str(SUPPORT / "capture" / "sqlite_bank.py")
         clients = [started(f"client{n}.log", script, str(path), str(n)) for n in range(2)]
         wait_until(
             lambda: capture.is_alive() and len(read(broker.bootstrap, "bank.main.journal")) > 20

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from source_contract import Reader, Transaction, flat
+from support.capture.source_contract import Reader, Transaction, flat
 
 from headwater.capture.contract import Change, Row, SourcePosition
 from headwater.capture.settings import CaptureSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from source_contract import Reader, flat
+from support.capture.source_contract import Reader, flat
 from tiers import examples
 
 from headwater.capture.contract import Change, Row, SourcePosition

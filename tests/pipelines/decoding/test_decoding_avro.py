@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_records import FIRST, raw
+from support.pipelines.raw_records import FIRST, raw
 from tiers import examples
 
 from headwater.errors import ConfigError

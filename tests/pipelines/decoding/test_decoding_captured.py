@@ -4,8 +4,8 @@ import re
 import sqlite3
 
 import pytest
-from capture_harness import Running, running
-from postgres_server import postgres, postgres_server
+from support.capture.capture_harness import Running, running
+from support.capture.postgres_server import postgres, postgres_server
 
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.errors import ConfigError

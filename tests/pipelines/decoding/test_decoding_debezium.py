@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_records import AT_MS, FIRST, raw
+from support.pipelines.raw_records import AT_MS, FIRST, raw
 from tiers import examples
 
 from headwater.capture.contract import UNAVAILABLE, Begin, Change, Column, Table

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
-from json_reference import SCHEMA, agrees, record, reference
-from raw_records import AT_MS, FIRST, raw
+from support.pipelines.json_reference import SCHEMA, agrees, record, reference
+from support.pipelines.raw_records import AT_MS, FIRST, raw
 from tiers import examples
 
 from headwater.errors import ConfigError

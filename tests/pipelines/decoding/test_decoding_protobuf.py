@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2, wrap
 from google.protobuf.descriptor_pool import DescriptorPool
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_records import FIRST, raw
+from support.pipelines.raw_records import FIRST, raw
 from tiers import examples
 
 from headwater.errors import ConfigError

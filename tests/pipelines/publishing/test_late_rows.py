@@ -7,8 +7,8 @@ import orjson
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.sinks.topic_places import read_messages
 from test_undecodable import Failing
-from topic_places import read_messages
 
 from headwater.errors import StoreUnreachable
 from headwater.pipelines.operators.runtime.contract import (

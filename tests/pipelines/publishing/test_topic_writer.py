@@ -11,14 +11,15 @@ from uuid import uuid4
 import orjson
 import pytest
 from pyspark.errors import PySparkException
+from support import SUPPORT
+from support.sinks.topic_places import read_messages, read_records
 from tiers import long
-from topic_places import read_messages, read_records
 
 from headwater.errors import Fenced
 from headwater.sinks.contract import Log
 from headwater.sinks.topic.transactional_positions import TransactionalPositions, read_positions
 
-CHILD = Path(__file__).parents[1] / "topic_stream.py"
+CHILD = SUPPORT / "pipelines" / "topic_stream.py"
 
 
 def new_name() -> str:

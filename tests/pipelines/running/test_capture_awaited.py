@@ -5,7 +5,7 @@ import time
 import uuid
 
 import pytest
-from capture_harness import read, running
+from support.capture.capture_harness import read, running
 
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of

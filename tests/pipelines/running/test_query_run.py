@@ -7,7 +7,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from pretended_spark import (
+from support.pipelines.pretended_spark import (
     TOPIC,
     Frame,
     Killed,

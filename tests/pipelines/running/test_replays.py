@@ -3,7 +3,7 @@
 import random
 import uuid
 
-from project import Project
+from support.pipelines.project import Project
 
 from headwater.pipelines.running.environment import open_store
 from headwater.pipelines.running.rebuilding import rebuild, versions_of

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from project import Project, wait_for
+from support.pipelines.project import Project, wait_for
 
 from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import PipelineError

@@ -14,10 +14,10 @@ from collections import Counter
 
 import orjson
 import pytest
-from project import Project, wait_for
-from spark_killing import Producing, Victim
+from support.pipelines.project import Project, wait_for
+from support.pipelines.spark_killing import Producing, Victim
+from support.sinks.topic_places import read_messages
 from tiers import kills, long
-from topic_places import read_messages
 
 from headwater.pipelines.running import status
 from headwater.pipelines.verification.stores import verify

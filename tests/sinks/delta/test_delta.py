@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from sink_rows import batch, comparable, contents, position, rows_of, table
+from support.sinks.sink_rows import batch, comparable, contents, position, rows_of, table
 
 from bench.peers.provision import missing_tools
 from bench.peers.s3proxy import s3_server

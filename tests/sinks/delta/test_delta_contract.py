@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
-from sink_contract import Backend, SinkContract
+from support.sinks.sink_contract import Backend, SinkContract
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings

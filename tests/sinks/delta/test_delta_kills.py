@@ -4,9 +4,9 @@ once.
 
 import pytest
 from deltalake import DeltaTable
-from kill_writer import ROWS, Work, write_and_be_killed
-from sink_killing import KillContract
-from sink_rows import applied_to, comparable, contents, position
+from support.sinks.kill_writer import ROWS, Work, write_and_be_killed
+from support.sinks.sink_killing import KillContract
+from support.sinks.sink_rows import applied_to, comparable, contents, position
 from test_delta_contract import Delta
 
 from headwater.sinks.contract import Log, Target

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from mariadb_server import DATABASES, MariaDbServer
-from mysql_server import KINDS, server_of
-from sink_contract import ID, ID_N
-from sink_killing import KillContract
-from sink_rows import batch, comparable, position, rows_of, table
+from support.capture.mariadb_server import DATABASES, MariaDbServer
+from support.capture.mysql_server import KINDS, server_of
+from support.sinks.sink_contract import ID, ID_N
+from support.sinks.sink_killing import KillContract
+from support.sinks.sink_rows import batch, comparable, position, rows_of, table
 from test_mysql_sink_contract import MariaDb
 
 from headwater.errors import StoreUnreachable

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from sink_rows import batch, contents, position, rows_of, table
+from support.sinks.sink_rows import batch, contents, position, rows_of, table
 from test_mysql_sink_contract import MariaDb
 
 from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pymysql
 import pytest
-from mariadb_server import MariaDbServer
-from sink_contract import ID_N, Backend, SinkContract, Unfit
+from support.capture.mariadb_server import MariaDbServer
+from support.sinks.sink_contract import ID_N, Backend, SinkContract, Unfit
 
 from bench.peers.process import free_port
 from headwater.settings import Secret

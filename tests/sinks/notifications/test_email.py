@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from certificates import Authority
-from kill_writer import ROWS, Work, write_and_be_killed
-from sink_rows import batch, position, table
-from smtp_receiver import receiving_mails
+from support.certificates import Authority
+from support.sinks.kill_writer import ROWS, Work, write_and_be_killed
+from support.sinks.sink_rows import batch, position, table
+from support.sinks.smtp_receiver import receiving_mails
 
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable
 from headwater.settings import Secret

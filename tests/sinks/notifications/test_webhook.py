@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from kill_writer import ROWS, Work, write_and_be_killed
-from sink_rows import batch, position, table
-from webhook_receiver import receiving
+from support.sinks.kill_writer import ROWS, Work, write_and_be_killed
+from support.sinks.sink_rows import batch, position, table
+from support.sinks.webhook_receiver import receiving
 
 from headwater.errors import (
     ConfigError,

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pytest
-from sink_rows import batch, contents, position, rows_of, table
+from support.sinks.sink_rows import batch, contents, position, rows_of, table
 from test_opensearch_contract import OpenSearchBackend
 from tiers import long
 

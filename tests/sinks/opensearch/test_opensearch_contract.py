@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from sink_contract import Backend, SinkContract, Unfit
+from support.sinks.sink_contract import Backend, SinkContract, Unfit
 from tiers import long
 
 from headwater.settings import Secret

@@ -1,7 +1,7 @@
 """Drivers that write to OpenSearch are killed, and so is a node of it."""
 
 import pytest
-from sink_killing import KillContract
+from support.sinks.sink_killing import KillContract
 from test_opensearch_contract import OpenSearchBackend
 from tiers import long
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from sink_rows import batch, comparable, contents, position, rows_of, table
+from support.sinks.sink_rows import batch, comparable, contents, position, rows_of, table
 
 from headwater.errors import ConfigError, StoreRefused
 from headwater.settings import Secret

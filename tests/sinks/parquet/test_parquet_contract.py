@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.dataset
 import pytest
-from sink_contract import Backend, SinkContract
+from support.sinks.sink_contract import Backend, SinkContract
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings

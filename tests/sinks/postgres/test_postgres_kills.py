@@ -1,7 +1,7 @@
 """Drivers that write to PostgreSQL are killed, and so is PostgreSQL."""
 
 import pytest
-from sink_killing import KillContract
+from support.sinks.sink_killing import KillContract
 from test_postgres_sink_contract import SCHEMAS, Postgres, warehouse
 from tiers import count
 

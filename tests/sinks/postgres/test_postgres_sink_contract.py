@@ -8,9 +8,9 @@ import psycopg2
 import psycopg2.extras
 import pyarrow as pa
 import pytest
-from postgres_server import Database
-from sink_contract import Backend, SinkContract, Unfit
-from sink_rows import NUL
+from support.capture.postgres_server import Database
+from support.sinks.sink_contract import Backend, SinkContract, Unfit
+from support.sinks.sink_rows import NUL
 
 from bench.peers.process import free_port
 from headwater.settings import Secret

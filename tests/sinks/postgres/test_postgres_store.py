@@ -8,8 +8,8 @@ from contextlib import closing
 import psycopg2
 import pyarrow as pa
 import pytest
-from sink_contract import ID, ID_N, RefusalRecorder
-from sink_rows import batch, contents, position, rows_of, table
+from support.sinks.sink_contract import ID, ID_N, RefusalRecorder
+from support.sinks.sink_rows import batch, contents, position, rows_of, table
 
 from headwater.errors import ConfigError, RowRefused, StoreRefused
 from headwater.settings import Secret

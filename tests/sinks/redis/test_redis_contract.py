@@ -4,7 +4,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from sink_contract import Backend, SinkContract, Unfit
+from support.sinks.sink_contract import Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings

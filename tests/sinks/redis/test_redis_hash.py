@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from redis_server import RedisServer
-from sink_rows import batch, contents, position, rows_of, table
+from support.sinks.redis_server import RedisServer
+from support.sinks.sink_rows import batch, contents, position, rows_of, table
 from test_redis_contract import RedisBackend
 
 from bench.peers.process import free_port

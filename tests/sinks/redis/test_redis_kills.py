@@ -1,7 +1,7 @@
 """Drivers that write to Redis are killed, and so is Redis."""
 
 import pytest
-from sink_killing import KillContract
+from support.sinks.sink_killing import KillContract
 from test_redis_contract import RedisBackend
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from sink_rows import batch, contents, rows_of, table
+from support.sinks.sink_rows import batch, contents, rows_of, table
 from test_sqlite_sink_contract import Sqlite
 
 from headwater.errors import ConfigError, RowRefused, StoreRefused, StoreUnreachable

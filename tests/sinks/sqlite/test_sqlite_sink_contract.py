@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-from sink_contract import ID_N, Backend, SinkContract, Unfit
+from support.sinks.sink_contract import ID_N, Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings

@@ -4,9 +4,9 @@ import os
 import signal
 
 import pytest
-from sink_killing import KillContract, Model, _wait_until_stopped
-from sink_process import FENCED, FIELDS, made_batch
-from sink_rows import comparable, contents, position
+from support.sinks.sink_killing import KillContract, Model, _wait_until_stopped
+from support.sinks.sink_process import FENCED, FIELDS, made_batch
+from support.sinks.sink_rows import comparable, contents, position
 from test_sqlite_sink_contract import Sqlite
 
 from headwater.errors import StoreUnreachable

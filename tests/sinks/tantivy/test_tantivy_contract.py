@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pytest
 import tantivy
-from sink_contract import Backend, SinkContract, Unfit
+from support.sinks.sink_contract import Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from sink_rows import batch, contents, position, rows_of, table
+from support.sinks.sink_rows import batch, contents, position, rows_of, table
 from test_tantivy_contract import TantivyBackend, memory_directory
 
 from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable

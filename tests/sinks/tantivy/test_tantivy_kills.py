@@ -1,7 +1,7 @@
 """Drivers that write to a full-text index are killed."""
 
 import pytest
-from sink_killing import KillContract
+from support.sinks.sink_killing import KillContract
 from test_tantivy_contract import TantivyBackend, memory_directory
 
 __all__ = ["memory_directory"]

@@ -9,11 +9,11 @@ from uuid import uuid4
 import orjson
 import pyarrow as pa
 import pytest
-from sink_contract import ID, ID_N, Backend, SinkContract, Unfit
-from sink_rows import batch, position, rows_of, table
+from support.sinks.sink_contract import ID, ID_N, Backend, SinkContract, Unfit
+from support.sinks.sink_rows import batch, position, rows_of, table
+from support.sinks.topic_places import read_records, write_foreign
+from support.wire import wait_until
 from tiers import REAL_KAFKA
-from topic_places import read_records, write_foreign
-from wire import wait_until
 
 from headwater.capture import positions
 from headwater.client.reading.fetching import LATEST, Fetcher

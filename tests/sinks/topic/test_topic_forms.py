@@ -6,9 +6,9 @@ from uuid import uuid4
 import orjson
 import pyarrow as pa
 import pytest
-from sink_contract import ID
-from sink_rows import batch, rows_of, table
-from topic_places import read_messages, read_records
+from support.sinks.sink_contract import ID
+from support.sinks.sink_rows import batch, rows_of, table
+from support.sinks.topic_places import read_messages, read_records
 
 from headwater.errors import ConfigError, StoreRefused
 from headwater.sinks.contract import Log, Target

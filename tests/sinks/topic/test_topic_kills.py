@@ -8,9 +8,8 @@ from uuid import uuid4
 
 import orjson
 import pytest
-from sink_rows import batch
-from tiers import REAL_KAFKA, count, representative
-from topic_killing import (
+from support.sinks.sink_rows import batch
+from support.sinks.topic_killing import (
     apply_batches,
     commit_batches,
     forked,
@@ -18,7 +17,8 @@ from topic_killing import (
     rows_of,
     store_of,
 )
-from topic_places import read_messages
+from support.sinks.topic_places import read_messages
+from tiers import REAL_KAFKA, count, representative
 
 from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, StoreUnreachable

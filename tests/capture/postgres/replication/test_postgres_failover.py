@@ -1,9 +1,9 @@
 """A standby that was promoted takes over: with all that we have, or without."""
 
 import pytest
-from postgres_capture import Capture
-from postgres_server import Database, PostgresServer, StandbyServer
-from wire import wait_until
+from support.capture.postgres_capture import Capture
+from support.capture.postgres_server import Database, PostgresServer, StandbyServer
+from support.wire import wait_until
 
 from headwater.capture.contract import SourcePosition
 from headwater.capture.postgres.connection import lsn_number

@@ -2,7 +2,7 @@
 
 import json
 
-from postgres_capture import Capture, capturing
+from support.capture.postgres_capture import Capture, capturing
 
 from headwater.capture.contract import Begin, Change, Commit, PositionAdvanced, SourcePosition
 

@@ -4,8 +4,8 @@ import threading
 import time
 
 import pytest
-from postgres_capture import Capture, capturing
-from postgres_server import Database
+from support.capture.postgres_capture import Capture, capturing
+from support.capture.postgres_server import Database
 
 from headwater.capture.contract import UNAVAILABLE, Begin, Commit, SourcePosition
 from headwater.capture.postgres.replication import row_completion, toast_cache

@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from accumulating import at_once, result
 from pyspark.sql import functions as F  # noqa: N812
+from support.pipelines.accumulating import at_once, result
 from tiers import long
 
 import headwater as hw

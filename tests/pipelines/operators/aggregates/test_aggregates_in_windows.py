@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_driver import ADDED, Driver, Source
+from support.pipelines.operator_driver import ADDED, Driver, Source
 from tiers import examples
 
 import headwater as hw

@@ -4,9 +4,9 @@ import math
 
 import pyarrow as pa
 import pytest
-from accumulating import at_once, bits, in_parts, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.pipelines.accumulating import at_once, bits, in_parts, result
 from tiers import examples
 
 import headwater as hw

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_driver import ADDED, Driver, Source
+from support.pipelines.operator_driver import ADDED, Driver, Source
 from tiers import examples
 
 from headwater.pipelines.operators.joins import keyed_table

@@ -9,8 +9,8 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
-from operator_driver import ADDED, START, Driver, Source
-from tables_driver import Table, Tables
+from support.pipelines.operator_driver import ADDED, START, Driver, Source
+from support.pipelines.tables_driver import Table, Tables
 
 from headwater.errors import StateLost
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin

@@ -6,7 +6,7 @@ import json
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from project import Project
+from support.pipelines.project import Project
 from tiers import count, long
 
 from headwater.errors import PipelineError

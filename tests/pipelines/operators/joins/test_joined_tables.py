@@ -5,7 +5,7 @@ import zlib
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables_driver import Table, Tables
+from support.pipelines.tables_driver import Table, Tables
 from tiers import examples
 
 LEFT = Table(pa.schema([("l", pa.int64()), ("a", pa.string()), ("x", pa.int64())]), ("l",), "left")

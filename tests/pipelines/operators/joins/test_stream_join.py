@@ -13,7 +13,7 @@ import pytest
 import tiers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_driver import ADDED, START, Driver, Source
+from support.pipelines.operator_driver import ADDED, START, Driver, Source
 
 from headwater.pipelines.operators.joins.interval_join import IntervalJoin, JoinSide, result_schema
 from headwater.pipelines.operators.runtime.naming import Built

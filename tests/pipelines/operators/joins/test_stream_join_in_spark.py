@@ -1,7 +1,7 @@
 """hw.join in Spark: what it refuses before anything runs, and two pipelines over the log."""
 
 import pytest
-from project import Project
+from support.pipelines.project import Project
 
 import headwater as hw
 from headwater.errors import PipelineError

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from tables_driver import Table, Tables
+from support.pipelines.tables_driver import Table, Tables
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.joins.join_tables import joined_tables, planned

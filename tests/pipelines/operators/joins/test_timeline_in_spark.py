@@ -1,7 +1,7 @@
 """Table–table joins in Spark: through three shuffles, over restarts, and as one bounded run."""
 
 import pytest
-from project import Project
+from support.pipelines.project import Project
 from tiers import long
 
 import headwater as hw

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_driver import ADDED, Driver, Source
+from support.pipelines.operator_driver import ADDED, Driver, Source
 from tiers import count
 
 from headwater.pipelines.operators.aggregates import api as agg

@@ -13,10 +13,10 @@ from collections import Counter
 
 import orjson
 import pytest
-from project import Project, is_at, wait_for
-from spark_killing import Victim
+from support.pipelines.project import Project, is_at, wait_for
+from support.pipelines.spark_killing import Victim
+from support.sinks.topic_places import read_messages
 from tiers import IS_FULL, kills
-from topic_places import read_messages
 
 from headwater.inspect.pipelines import pipeline_states
 from headwater.pipelines.offsets import ends_of

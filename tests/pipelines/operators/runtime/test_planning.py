@@ -2,7 +2,7 @@
 gives the same."""
 
 import pytest
-from project import Project
+from support.pipelines.project import Project
 
 import headwater as hw
 from headwater.pipelines.verification.stores import verify

@@ -1,7 +1,7 @@
 """Rows that concern every key reach every bucket, in log order."""
 
 import pyarrow as pa
-from operator_driver import Driver, Source
+from support.pipelines.operator_driver import Driver, Source
 
 
 class Passing:

@@ -4,8 +4,8 @@ import shutil
 
 import orjson
 import pytest
-from project import Project, wait_for
-from topic_places import read_messages
+from support.pipelines.project import Project, wait_for
+from support.sinks.topic_places import read_messages
 
 from headwater.errors import PipelineError
 from headwater.inspect.pipelines import pipeline_states

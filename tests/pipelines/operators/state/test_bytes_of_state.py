@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from operator_driver import Unsynced
+from support.pipelines.operator_driver import Unsynced
 
 from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, KeyedTable
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import HOUR_US, P0, P1, P2, SCHEMA, STAMP, Judge, hours, minutes
-from operator_driver import ADDED, START
 from pyspark.sql.types import StructType
+from support.pipelines.judging import HOUR_US, P0, P1, P2, SCHEMA, STAMP, Judge, hours, minutes
+from support.pipelines.operator_driver import ADDED, START
 from tiers import examples
 
 import headwater as hw

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judging import P0, P1, STAMP, Judge, hours, minutes
+from support.pipelines.judging import P0, P1, STAMP, Judge, hours, minutes
 from tiers import examples
 
 import headwater as hw

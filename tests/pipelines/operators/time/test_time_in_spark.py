@@ -1,9 +1,9 @@
 """Event time through Spark: types of columns, watermarks of producers, several partitions."""
 
-import judging
 import pytest
-from project import Project
 from pyspark import cloudpickle
+from support.pipelines import judging
+from support.pipelines.project import Project
 from tiers import long
 
 from headwater.errors import PipelineError
@@ -12,7 +12,7 @@ from headwater.pipelines.verification.stores import derive, verify
 PIPELINE = """
     from headwater.pipelines.operators.runtime.planning import Side, run_operator
     from headwater.pipelines.operators.time.event_time import time_of
-    from judging import Judging
+    from support.pipelines.judging import Judging
 
     time = time_of(TIME)
     rows = flow.changes(

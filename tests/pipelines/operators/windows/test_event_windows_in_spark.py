@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from project import Project
+from support.pipelines.project import Project
 from tiers import long
 
 from headwater.errors import PipelineError

@@ -9,7 +9,7 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
-from operator_driver import Driver, Source
+from support.pipelines.operator_driver import Driver, Source
 
 from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.operators.aggregates import api as agg

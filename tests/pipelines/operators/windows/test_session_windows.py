@@ -6,7 +6,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from event_log import (
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
+from support.pipelines.event_log import (
     SCHEMA,
     SECOND,
     Ids,
@@ -22,9 +25,6 @@ from event_log import (
     taken_and_late,
     watermark,
 )
-from hypothesis import given as given_by
-from hypothesis import settings
-from hypothesis import strategies as st
 from tiers import examples
 
 from headwater.errors import StateLost

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from project import Project
+from support.pipelines.project import Project
 
 import headwater as hw
 

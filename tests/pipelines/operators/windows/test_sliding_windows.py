@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from event_log import (
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
+from support.pipelines.event_log import (
     SCHEMA,
     SECOND,
     Ids,
@@ -24,10 +27,7 @@ from event_log import (
     taken_and_late,
     watermark,
 )
-from hypothesis import given as given_by
-from hypothesis import settings
-from hypothesis import strategies as st
-from operator_driver import Driver, Source
+from support.pipelines.operator_driver import Driver, Source
 from tiers import examples
 
 from headwater.errors import StateLost
