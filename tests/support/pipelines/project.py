@@ -98,7 +98,7 @@ class Project:
     def wait_until_at_end(self, spark, topic: str, *names: str) -> None:
         """All writes of the pipelines have what the topic has now."""
         pipelines = self.pipelines(spark, *names)
-        ends = ends_of(pipelines[0].place.log, [topic])
+        ends = ends_of(pipelines[0].environment.log, [topic])
         for pipeline in pipelines:
             for write in pipeline.flow().writes:
                 what = f"the end of {write.name}"
