@@ -107,7 +107,7 @@ def _is_warned_of_the_log_that_is_kept(cli, postgres):
         (status,) = cli.json("capture", "status", "shop", code=3)
         assert status["retained_bytes"] >= stopped + 4 * segment_bytes
         assert status["retained_left_bytes"] <= 2 * segment_bytes
-        assert "warning: the database keeps" in shown
+        assert "warning: the database retains" in shown
         found = [check["found"] for check in cli.json("doctor", code=None)["checks"]]
         assert any("MiB of log for the capture" in finding for finding in found), found
     finally:

@@ -28,6 +28,7 @@ from headwater.cli.status_sections import (
 from headwater.client import broker_request
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster, Partition, address_of, all_partitions
+from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import (
     count,
     duration,
@@ -42,6 +43,7 @@ from headwater.terminal.output import (
 )
 
 _SHOWN_GROUPS: Final = 10
+_LOOK_S: Final = 0.05
 _WATCH_S: Final = 2.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _METRICS_TIMEOUT_S: Final = 5.0
@@ -65,21 +67,26 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    """What cannot be reached now may come back: an error is shown, and it goes on."""
+    """What cannot be reached now may come back: an error is shown, and it goes on.
+
+    A signal sets a flag: raised as an exception, it could end in a callback of librdkafka, which
+    ignores it.
+    """
+    interrupt = Interrupt()
     bootstrap = args.bootstrap
-    try:
-        while True:
-            args.bootstrap = bootstrap
-            try:
-                _once(args, begin=_CLEAR if terminal() and not args.json else "")
-            except HeadwaterError as error:
-                if error.exit_code == UsageError.exit_code:
-                    raise
-                note(str(error))
-            sys.stdout.flush()
-            time.sleep(_WATCH_S)
-    except KeyboardInterrupt:
-        return 0
+    while not interrupt:
+        args.bootstrap = bootstrap
+        try:
+            _once(args, begin=_CLEAR if terminal() and not args.json else "")
+        except HeadwaterError as error:
+            if error.exit_code == UsageError.exit_code:
+                raise
+            note(str(error))
+        sys.stdout.flush()
+        again_s = time.monotonic() + _WATCH_S
+        while not interrupt and time.monotonic() < again_s:
+            time.sleep(_LOOK_S)
+    return 0
 
 
 def _once(args: argparse.Namespace, *, begin: str = "") -> int:
