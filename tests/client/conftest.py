@@ -1,16 +1,15 @@
 from collections.abc import Iterator
 
 import pytest
+from support.shared_broker import shared_broker
 from tiers import REAL_KAFKA
-
-from headwater.testing import InProcessBroker
 
 
 @pytest.fixture(scope="session")
 def headwater_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of one broker of ours for all tests of the client."""
-    with InProcessBroker.serving(str(tmp_path_factory.mktemp("headwater"))) as broker:
-        yield broker.bootstrap
+    with shared_broker(tmp_path_factory.mktemp("headwater")) as address:
+        yield address
 
 
 @pytest.fixture(params=["headwater", REAL_KAFKA])

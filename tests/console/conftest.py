@@ -3,16 +3,16 @@ import os
 import pytest
 from support.console.chromium import EXECUTABLE, TIMEOUT_MS
 from support.console.serving import serving
+from support.shared_broker import shared_broker
 
 from bench.peers.kafka import kafka
-from headwater.testing import InProcessBroker
 
 
 @pytest.fixture(scope="session")
 def console_broker(tmp_path_factory):
     """One broker for all tests of the console that do not break it."""
-    with InProcessBroker.serving(str(tmp_path_factory.mktemp("console-broker"))) as broker:
-        yield broker.bootstrap
+    with shared_broker(tmp_path_factory.mktemp("console-broker")) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

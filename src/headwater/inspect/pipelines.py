@@ -274,7 +274,7 @@ def load_pipelines(
     loaded: config.Config, start: "Callable[[], SparkSession]", names: list[str]
 ) -> "list[Pipeline]":
     """The named pipelines with their functions. Spark starts after all files were read."""
-    extras.require("a pipeline", "pipelines")
+    extras.require(f"pipeline {names[0]}" if len(names) == 1 else "a pipeline", "pipelines")
     from headwater.pipelines.running.environment import Environment
     from headwater.pipelines.running.loaded_pipeline import pipelines_of
     from headwater.sinks.contract import Log

@@ -28,8 +28,8 @@ def await_capture(log: Log, capture: str, seen: "Chunk", ends_s: float) -> None:
             return
         if time.monotonic() > ends_s:
             raise NotReady(
-                f"capture {capture} has not come to what the database has now",
-                hint=f"`headwater capture status {capture}` tells how far it is",
+                f"capture {capture} has not caught up with the database",
+                hint=f"`headwater capture status {capture}` shows its position",
             )
         if stored is not None and time.monotonic() - asked_s > _ASK_EVERY_S:
             ask_for_position(capture, log.bootstrap, log.login)
