@@ -43,8 +43,8 @@ def kills(quick: int, full: int) -> int:
 
 
 def examples(full: int) -> int:
-    """Hypothesis' `max_examples`: a quarter of them in the quick tier, always the same ones."""
-    return count(quick=max(full // 4, 4), full=full)
+    """Hypothesis' `max_examples`: an eighth of them in the quick tier, always the same ones."""
+    return count(quick=max(full // 8, 4), full=full)
 
 
 def seeds(full: int) -> range:

@@ -157,6 +157,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing_running(small, step):
     assert not processes(small)
 
 
+@long
 def test_ctrl_c_on_a_terminal_leaves_nothing_running_and_the_cursor_back(small):
     ours, theirs = pty.openpty()
     settings = environment(TERM="xterm", COLUMNS="120", LINES="50")

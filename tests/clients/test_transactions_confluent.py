@@ -25,10 +25,11 @@ from support.clients.confluent_wire import (
     wait_for,
 )
 from support.readable import readable
+from tiers import kills
 
 COPIER = SUPPORT / "clients" / "exactly_once_copier.py"
 PARTITIONS = 2
-KILLS = 6  # of each, client and broker
+KILLS = kills(quick=2, full=6)  # of each, client and broker
 PER_KILL = 150  # records written before it
 
 
@@ -254,13 +255,13 @@ def test_exactly_once_through_kills_of_client_and_broker(tmp_path: Path) -> None
         expected: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
         log = tmp_path / "copier.log"
         with copying(log, broker.address, source, target, "copiers", "copier") as copier:
-            kills = ["client", "broker"] * KILLS
-            rng.shuffle(kills)
-            for number, kill in enumerate(kills):
+            victims = ["client", "broker"] * KILLS
+            rng.shuffle(victims)
+            for number, victim in enumerate(victims):
                 _feed(broker.address, source, expected, number)
                 _eventually(lambda: copier.progressed(1))  # then at some point of the next ones
                 time.sleep(rng.random() * 0.02)
-                if kill == "client":
+                if victim == "client":
                     copier.kill()
                     copier.start()
                 else:

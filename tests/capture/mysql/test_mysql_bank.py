@@ -24,6 +24,7 @@ from support.capture.killing import (
 )
 from support.capture.mariadb_server import MariaDbServer
 from support.capture.mysql_server import KINDS, server_of
+from tiers import count
 
 ACCOUNTS, MONEY = 30, 1_000
 # A killed process must not lose what it has committed.
@@ -117,7 +118,7 @@ class Database:
 @pytest.mark.parametrize("kind", KINDS)
 def test_kills_of_capture_broker_and_database(tmp_path, kind):
     rng = random.Random(3)
-    kills = max(KILLS // 3, 15)
+    kills = max(KILLS // 3, count(quick=5, full=15))
     server = server_of(kind, tmp_path / "server", DURABLE | COMPRESSED[kind])
     broker = HeadwaterBroker(tmp_path / "data")
     try:
