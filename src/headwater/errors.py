@@ -73,7 +73,7 @@ class MissingExtra(ConfigError):
 
     def __init__(self, purpose: str, extras: Sequence[str], modules: Sequence[str]) -> None:
         super().__init__(
-            f"{purpose} needs what is not installed",
+            f"{purpose} needs packages that are not installed",
             detail=f"missing: {', '.join(dict.fromkeys(modules))}",
             hint=f"pip install 'headwater[{','.join(extras)}]'",
         )

@@ -63,8 +63,8 @@ class Members:
         self.all.remove(member)
         member.close()
 
-    def poll_until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-        end_s = time.monotonic() + timeout_s
+    def poll_until(self, condition: Callable[[], bool], timeout_s: float = 40) -> None:
+        end_s = time.monotonic() + timeout_s  # less than a session of 45 s
         while not condition():
             assert time.monotonic() < end_s, f"not reached: {self.shares()}"
             for member in self.all:

@@ -86,7 +86,9 @@ def test_accept_and_release(broker_address: str) -> None:
             kind = AcknowledgeType.ACCEPT if message.offset() < 7 else AcknowledgeType.RELEASE
             consumer.acknowledge(message, kind)
         consumer.commit_sync()
+        released_s = time.monotonic()
         again = take(consumer, 3)
+        assert time.monotonic() - released_s < 25  # not because their locks of 30 s ended
         assert [message.offset() for message in again] == [7, 8, 9]
         for message in again:
             consumer.acknowledge(message, AcknowledgeType.ACCEPT)

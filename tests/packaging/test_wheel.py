@@ -248,7 +248,7 @@ def test_a_missing_extra_is_an_error_that_shows_how_to_install_it(
     options = () if arguments == ("demo",) else ("-b", broker)
     done = headwater(programs, project, *arguments, *options)
     assert done.returncode == 2
-    assert f"error: {purpose} needs what is not installed\n" in done.stderr
+    assert f"error: {purpose} needs packages that are not installed\n" in done.stderr
     assert f"hint: pip install 'headwater[{extra}]'\n" in done.stderr
 
 
@@ -257,7 +257,7 @@ def test_the_python_api_says_it_too(programs: Path, project: Path):
     done = subprocess.run(
         command, cwd=project, env=environment(project), capture_output=True, text=True, check=False
     )
-    assert "MissingExtra: Spark needs what is not installed" in done.stderr
+    assert "MissingExtra: Spark needs packages that are not installed" in done.stderr
 
 
 def test_a_new_project_names_what_it_needs(programs: Path, project: Path):
@@ -268,7 +268,7 @@ def test_doctor_lists_the_extras(programs: Path, project: Path):
     done = headwater(programs, project, "doctor")
     assert "installed: none" in done.stdout
     for purpose in ("capture shop", "pipeline orders"):
-        assert f"{purpose} needs what is not installed" in done.stdout
+        assert f"{purpose} needs packages that are not installed" in done.stdout
     assert "Traceback" not in done.stderr
 
 

@@ -133,6 +133,8 @@ class Wire:
 
     def is_ended(self) -> bool:
         """Whether the broker ends the connection, without an answer, before the time is over."""
+        # Less than the 30 s after which the broker ends a silent connection in any case.
+        self.socket.settimeout(min(self.socket.gettimeout() or TIMEOUT_S, 25.0))
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:

@@ -110,7 +110,9 @@ def run(argv: Sequence[str]) -> int:
         return error.exit_code
     except Exception as error:
         _print_traceback(verbose)
-        if isinstance(error, ModuleNotFoundError) and (missing := extras.explained(error, "this")):
+        if isinstance(error, ModuleNotFoundError) and (
+            missing := extras.explained(error, "this command")
+        ):
             _print_error(missing, as_json="--json" in argv)
             return missing.exit_code
         unexpected = HeadwaterError(

@@ -281,7 +281,7 @@ def load_pipelines(
 
     log = Log(loaded.bootstrap(), loaded.client)
     environment = Environment(log, dict(loaded.sinks), loaded.state_dir())
-    settings = [loaded.pipelines[name] for name in names]
+    settings = [loaded.pipelines[name] for name in dict.fromkeys(names)]
     return pipelines_of(settings, loaded.base, environment, start)
 
 

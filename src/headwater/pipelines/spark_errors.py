@@ -19,7 +19,7 @@ _AROUND: Final = re.compile(
 )
 _BEHIND: Final = re.compile(r"( SQLSTATE: \w+)?(; line \d+ pos \d+)?;?$")
 _LONGEST: Final = 500
-_SHARED: Final = "on a cluster state_dir of [spark] is to be a directory that all machines share"
+_SHARED: Final = "on a cluster state_dir of [spark] has to be a directory that all machines share"
 _PACKAGE: Final = str(Path(__file__).parents[1])
 
 

@@ -122,8 +122,8 @@ def _apply(record: Record, log_offset: int, groups: GroupRegistry, offsets: Offs
             )
         case (m.GroupMetadataKey() as key, m.GroupMetadataValue() as value):
             classic = groups.new_classic(key.group)
-            classic.restore(value)
             groups.put(classic)
+            classic.restore(value)
         case (
             m.ConsumerGroupMetadataKey()
             | m.ConsumerGroupMemberMetadataKey()

@@ -6,6 +6,8 @@
     cleaning.py   one pass over one partition (child)
     output.py     the cleaned segments that it writes (child)
     kernels.py    its loops, compiled by numba (child)
+    plain_loops.py  the same in plain Python, where numba is not installed (child)
+    loops.py      which of the two this installation has; pass_state.py: what both share
     swap.py       cleaned segments replace the old ones, also through a crash (broker)
 
 A pass reads the dirty part of the log into a map from key to latest offset, then writes all

@@ -22,7 +22,7 @@ COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = (
     0x40,
 )
 
-# Indexes of the words in the state of an index being built; see `segment.note_batch`, which the
+# Indexes of the words in the state of an index being built; see `segment.record_batch`, which the
 # loops mirror.
 SIZE, SINCE_ENTRY, MAX_MS, MAX_MS_OFFSET, INDEXED_MS, OFFSET_ENTRIES, TIME_ENTRIES = range(7)
 INDEX_WORDS: Final = 7

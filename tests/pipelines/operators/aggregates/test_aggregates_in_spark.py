@@ -5,7 +5,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from support.pipelines.accumulating import at_once, result
-from tiers import long
 
 import headwater as hw
 from headwater.pipelines.operators.runtime.hashing import hashes
@@ -26,7 +25,6 @@ def test_hashes_are_those_of_spark(spark):
         assert ours == [row[f"of_{name}"] for row in found]
 
 
-@long
 def test_filters_are_tested_in_spark(spark):
     table = pa.table({"x": pa.array([f"user {n}" for n in range(3000)])})
     bloom = hw.agg.bloom("x", expected=2000)

@@ -215,3 +215,8 @@ def test_an_address_that_cannot_be_right_is_refused_when_the_pipeline_is_built(u
 def test_columns_that_are_none_are_refused(columns):
     with pytest.raises(PipelineError, match="does not name columns and their types"):
         module._kinds(columns)
+
+
+def test_its_name_in_plans_is_that_of_earlier_versions(file):
+    """Operators behind a lookup find their state by it."""
+    assert looking_up(file).__name__ == "LookingUp"

@@ -119,6 +119,13 @@ class LookupJoin:
     is_inner: bool
     cache_s: float
 
+    @property
+    def __name__(self) -> str:
+        """Spark's name of it in plans, and so a part of the fingerprints of operators behind it:
+        another name would be another operator, without its state.
+        """
+        return "LookingUp"
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _rows_of(self)
         for batch in batches:

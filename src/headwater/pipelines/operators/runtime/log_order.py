@@ -42,3 +42,7 @@ def _sorted_by_position(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
             position, sort_keys=[(name, "ascending") for name in POSITION_FIELDS]
         )
         yield from rows.take(order).to_batches()
+
+
+# The name in Spark plans: outside of pipelines it is a part of fingerprints, and must not change.
+_sorted_by_position.__name__ = "_sorted_by_place"
