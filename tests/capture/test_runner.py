@@ -8,7 +8,6 @@ import pytest
 from support.capture.capture_harness import read, replayed, running
 from support.capture.memory_source import ACCOUNTS, NOTES, MemoryDatabase, MemorySource
 from support.wire import wait_until
-from tiers import long
 
 from headwater.capture import positions, runner
 from headwater.capture.contract import Column, SchemaChange, StorageChange, Table, TableFailed
@@ -452,7 +451,6 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
     assert capture.stored().tables["public.notes"].snapshot.is_done
 
 
-@long
 def test_many_tables_that_were_rewritten_are_looked_at_once(bootstrap, monkeypatch):
     """A migration rewrites all of them, and a look at all takes a while."""
     tables = [dataclasses.replace(ACCOUNTS, name=f"t{number}") for number in range(20)]

@@ -22,7 +22,7 @@ class HttpEndpoint:
             raise ConfigError(
                 f"{where}.metrics_listen {listen} can be reached from the network, without"
                 " authentication",
-                hint="bind it to 127.0.0.1 and let a proxy ask, or set"
+                hint="bind it to 127.0.0.1 and let a proxy authenticate, or set"
                 f" {where}.allow_insecure_network = true",
             )
         self._probes = ProbeServer(lambda: exposition(state).encode(), state.not_ready_because)

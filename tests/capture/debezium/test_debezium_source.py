@@ -136,7 +136,6 @@ def test_it_goes_on_where_the_position_says(postgres: Database, options: dict[st
         assert keys == [b'{"id":%d}' % number for number in range(passed + 1, passed + 4)]
 
 
-@long
 def test_the_database_forgets_only_what_was_acknowledged(
     postgres: Database, options: dict[str, str]
 ) -> None:
@@ -190,7 +189,6 @@ def test_a_transaction_too_large_to_be_held_goes_on_exactly(
         assert records[0].key == b'{"id":1000}'
 
 
-@long
 def test_schemas_and_transactions_can_be_had(postgres: Database, options: dict[str, str]) -> None:
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with following(options, schemas=True, transactions=True, snapshot="never") as follower:

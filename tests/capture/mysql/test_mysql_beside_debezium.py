@@ -68,7 +68,7 @@ CHANGES = [
     f"BEGIN; {SMALL} (6, 1, 'a', 0, 0), (7, 1, 'b', 0, 0); DELETE FROM things WHERE tu = 1; COMMIT",
     "ALTER TABLE things ADD COLUMN later INT AFTER id",
     f"{SMALL} (10, 1, 'later', 0, 0)",
-    "REplace INTO things (id, tu, vc, first, at) VALUES (10, 2, 'again', '2000-01-01', 0)",
+    "REPLACE INTO things (id, tu, vc, first, at) VALUES (10, 2, 'again', '2000-01-01', 0)",
     "TRUNCATE things",
     f"{SMALL} (999, 1, 'the end', 0, 0)",
 ]

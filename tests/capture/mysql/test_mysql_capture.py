@@ -51,7 +51,7 @@ def test_copy_changes_and_ddl_over_restarts(
                 number += 1
                 cursor.execute("BEGIN")
                 key = number * 37 % 4000
-                cursor.execute(f"REplace INTO {table} (id, a) VALUES ({key}, {number})")
+                cursor.execute(f"REPLACE INTO {table} (id, a) VALUES ({key}, {number})")
                 cursor.execute(f"DELETE FROM {table} WHERE id = {number * 11 % 4000}")
                 cursor.execute("COMMIT")
                 if number == 100:
@@ -149,15 +149,15 @@ def test_a_look_that_was_ahead_of_the_stream_gives_no_names(
         ["RENAME TABLE t TO old, v TO t"],
         ["ALTER TABLE t RENAME old", "ALTER TABLE v RENAME t"],
         ["DROP TABLE t", "CREATE TABLE t LIKE v", "INSERT INTO t VALUES (7, 70)"],
-        ["CREATE OR REplace TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (7, 70)"],
+        ["CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, a INT)", "INSERT INTO t VALUES (7, 70)"],
     ],
 )
 def test_a_table_that_replaces_another(
     bootstrap: str, server: MariaDbServer, shop: str, statements: list[str]
 ) -> None:
     """The topic has the rows of the new one, and no others."""
-    if "OR REplace" in statements[0] and not server.is_mariadb:
-        pytest.skip("only MariaDB has CREATE OR REplace TABLE")
+    if "OR REPLACE" in statements[0] and not server.is_mariadb:
+        pytest.skip("only MariaDB has CREATE OR REPLACE TABLE")
     server.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, a INT)",
         "CREATE TABLE v LIKE t",

@@ -328,8 +328,8 @@ def test_a_table_that_replaces_another_is_a_new_one(nameless: ShopCapture) -> No
         "RENAME TABLE t TO v, u TO t, v TO u",
         "INSERT INTO t VALUES (1, 1, 1)",
         "INSERT INTO u VALUES (2, 2, 2)",
-        "CREATE OR REplace TABLE u LIKE t",
-        "CREATE OR REplace TABLE w LIKE t",
+        "CREATE OR REPLACE TABLE u LIKE t",
+        "CREATE OR REPLACE TABLE w LIKE t",
     )
     assert nameless.rows(1) == [{"id": 1, "x": 1, "y": 1}]  # that of u can no longer be named
     reader.until(lambda _: len(reader.schema_changes) == 8)

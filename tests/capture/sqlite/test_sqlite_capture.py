@@ -55,7 +55,7 @@ def test_copy_and_changes_over_restarts(bootstrap, writer):
             while not is_over.wait(0.001):
                 number += 1
                 key = number * 37 % 6000
-                connection.execute("REplace INTO t VALUES (?, ?)", (key, number))
+                connection.execute("REPLACE INTO t VALUES (?, ?)", (key, number))
                 connection.execute("DELETE FROM t WHERE id = ?", (number * 11 % 6000,))
                 connection.commit()
 

@@ -22,7 +22,7 @@ TABLES = {
     "rowid key": "CREATE TABLE t (a INTEGER PRIMARY KEY, b INT UNIQUE, c TEXT)",
     "text key": "CREATE TABLE t (a TEXT PRIMARY KEY COLLATE NOCASE, b INT, c TEXT, UNIQUE (b, c))",
     "two keys": "CREATE TABLE t (a INT, b TEXT COLLATE NOCASE, c UNIQUE, PRIMARY KEY (b, a))",
-    "without rowid": "CREATE TABLE t (a TEXT COLLATE NOCASE, b UNIQUE ON CONFLICT REplace, c,"
+    "without rowid": "CREATE TABLE t (a TEXT COLLATE NOCASE, b UNIQUE ON CONFLICT REPLACE, c,"
     " PRIMARY KEY (a)) WITHOUT ROWID",
     "no key": "CREATE TABLE t (a INT, b INT UNIQUE, c TEXT)",
     "strict": "CREATE TABLE t (a INTEGER PRIMARY KEY, b INT NOT NULL, c ANY,"
@@ -35,19 +35,19 @@ STATEMENTS = st.one_of(
         st.sampled_from(
             [
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?)",
-                "INSERT OR REplace INTO t (a, b, c) VALUES (?, ?, ?)",
+                "INSERT OR REPLACE INTO t (a, b, c) VALUES (?, ?, ?)",
                 "INSERT OR IGNORE INTO t (a, b, c) VALUES (?, ?, ?)",
                 "INSERT OR FAIL INTO t (a, b, c) VALUES (?, ?, ?), (3, 3, 'A')",
-                "INSERT OR REplace INTO t (a, b, c) VALUES (?, ?, ?), (1, 1, 'a'), (2, 1, 'b')",
+                "INSERT OR REPLACE INTO t (a, b, c) VALUES (?, ?, ?), (1, 1, 'a'), (2, 1, 'b')",
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET b = b + 1",
                 "INSERT INTO t (a, b, c) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET c = 'x'",
-                "REplace INTO t (b, c) VALUES (?, ? || ?)",
+                "REPLACE INTO t (b, c) VALUES (?, ? || ?)",
                 "UPDATE t SET c = c || ? WHERE b IN (?, ?)",
-                "UPDATE OR REplace t SET a = ? WHERE b IN (?, ?)",
-                "UPDATE OR REplace t SET b = ?, c = 'q' WHERE a IN (?, ?)",
+                "UPDATE OR REPLACE t SET a = ? WHERE b IN (?, ?)",
+                "UPDATE OR REPLACE t SET b = ?, c = 'q' WHERE a IN (?, ?)",
                 "UPDATE OR IGNORE t SET b = ?, a = ? WHERE a >= ?",
-                "UPDATE OR REplace t SET a = a + 1, b = ? WHERE a IN (?, ?)",
+                "UPDATE OR REPLACE t SET a = a + 1, b = ? WHERE a IN (?, ?)",
                 "DELETE FROM t WHERE a = ? OR b = ? OR c = ?",
                 "DELETE FROM t WHERE a IN (?, ?, ?) OR 1",
             ]
@@ -91,7 +91,7 @@ def test_any_statement_is_captured_exactly(database: Path, recursive_triggers: b
                     connection.execute(sql, values)
             # Something that is always logged, so that there is an end to wait for.
             mark = f"end {next(numbers)}"
-            connection.execute("INSERT OR REplace INTO t (a, b, c) VALUES (7, 7, ?)", (mark,))
+            connection.execute("INSERT OR REPLACE INTO t (a, b, c) VALUES (7, 7, ?)", (mark,))
             for transaction in reader.until(lambda found: _has(flat(found), mark)):
                 for change in transaction.changes:
                     replayed.apply(change)
@@ -161,7 +161,7 @@ def test_cascades_and_triggers_of_the_user_are_captured(tmp_path: Path):
         connection.execute("INSERT INTO parent VALUES (1, 'a')")
         connection.execute("INSERT INTO child VALUES (10, 1), (11, 1)")
         connection.execute("UPDATE parent SET id = 2")
-        connection.execute("REplace INTO parent VALUES (2, 'b')")
+        connection.execute("REPLACE INTO parent VALUES (2, 'b')")
         connection.execute("DELETE FROM parent")
         told = [_short(change) for change in flat(reader.changes(14))]
         reader.close()
@@ -196,7 +196,7 @@ def test_an_update_whose_row_goes_with_the_one_in_its_way(tmp_path: Path, withou
         source = SqliteSource(CaptureSettings("shop", Secret(f"sqlite:///{path}")))
         reader = Reader(source, SourcePosition(source.open(None, {})))
         connection.execute("INSERT INTO t VALUES (1, NULL), (2, 1)")
-        connection.execute("UPDATE OR REplace t SET id = 1 WHERE id = 2")
+        connection.execute("UPDATE OR REPLACE t SET id = 1 WHERE id = 2")
         assert connection.execute("SELECT * FROM t").fetchall() == []
         told = [_short(change) for change in flat(reader.changes(4))]
         reader.close()

@@ -182,6 +182,14 @@ class QueueBroker:
         self.broker.restart(crash=crash)
         self.wire = Wire(self.broker.bootstrap)
 
+    def crash(self) -> None:
+        self.disconnect()
+        self.broker.crash()
+
+    def start(self) -> None:
+        self.broker.start()
+        self.wire = Wire(self.broker.bootstrap)
+
     def topic(self, name: str = "jobs", partitions: int = 1, **group) -> UUID:
         """A new topic, read by GROUP from its start."""
         topic = CreateTopicsRequestCreatableTopic(

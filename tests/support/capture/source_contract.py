@@ -552,7 +552,7 @@ class SourceContract:
         while reader.position == log_position:
             event = reader.next()
             assert not isinstance(event, Transaction) or not event.changes
-            assert time.monotonic() < deadline_s, "the log_position does not move"
+            assert time.monotonic() < deadline_s, "the position does not move"
         reader.close()
 
     def test_what_is_acknowledged_may_be_forgotten(self, database, opened):

@@ -45,7 +45,7 @@ def main(path: str, seed: str) -> None:
                 connection.execute(sql, (rng.randrange(10_000), ids[0]))
             case "replace":  # two become one: the key of the first, the number of the second
                 sql = (
-                    "REplace INTO accounts (id, balance, number)"
+                    "REPLACE INTO accounts (id, balance, number)"
                     " SELECT a.id, a.balance + b.balance, b.number"
                     " FROM accounts a, accounts b WHERE a.id = ? AND b.id = ?"
                 )

@@ -136,7 +136,7 @@ class MySqlSource(Source):
         return PositionLost(
             error.what,
             detail=error.detail,
-            hint=f"headwater capture reset {self._settings.name} restarts it with a snapshot; "
+            hint=f"headwater capture reset {self._settings.name}, then the next run begins with a snapshot; "
             + (error.hint or retain_longer),
         )
 

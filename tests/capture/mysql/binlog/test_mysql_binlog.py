@@ -645,7 +645,7 @@ def test_files_are_in_the_order_of_their_numbers() -> None:
         ("/* hi */ ALTER /*!50000 TABLE */ IF EXISTS t RENAME TO u.v", "alter", ["d.t", "u.v"]),
         ("ALTER TABLE t RENAME COLUMN a TO b", "alter", ["d.t"]),
         ("ALTER TABLE t RENAME INDEX a TO b, RENAME AS w", "alter", ["d.t", "d.w"]),
-        ("CREATE OR REplace TABLE t (a INT)", "create", ["d.t"]),
+        ("CREATE OR REPLACE TABLE t (a INT)", "create", ["d.t"]),
         ("CREATE TABLE IF NOT EXISTS x.t LIKE y.u", "create", ["x.t"]),
         ('CREATE TABLE "t" AS SELECT 1', "create", ["d.t"]),
         ("DROP TABLE IF EXISTS a, b.c, `d` /* by server */", "drop", ["d.a", "b.c", "d.d"]),

@@ -168,7 +168,7 @@ def malformed(location: str, detail: str) -> CaptureError:
         "an event of the binlog cannot be read",
         detail=f"{location}: {detail}",
         hint="compare with `mysqlbinlog --verify-binlog-checksum`; `headwater capture reset NAME` "
-        "restarts it with a snapshot",
+        "makes the next run begin with a snapshot",
     )
 
 

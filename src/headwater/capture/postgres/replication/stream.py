@@ -153,7 +153,7 @@ class ChangeStream:
                         yield decoder.take_begin()
                     yield change
                 elif (
-                    decoder.ordinal % _SKIPPED_PER_SIGN == 0
+                    decoder.ordinal % _SKIPPED_PER_SIGN == 1  # also the first of each transaction
                     and time.monotonic() - sign_of_life > IDLE_S
                 ):
                     sign_of_life = time.monotonic()
