@@ -109,7 +109,8 @@ def _refused(
         return PositionLost(
             f"{name}: the oplog no longer goes back to where the capture stands",
             detail=detail,
-            hint=f"`headwater capture reset {settings.name}` makes the next run begin with a snapshot; a larger"
+            hint=f"`headwater capture reset {settings.name}` makes the next run begin with a"
+            " snapshot; a larger"
             " oplog retains more: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48})",
         )
     if code == 18:

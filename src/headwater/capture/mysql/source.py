@@ -136,8 +136,8 @@ class MySqlSource(Source):
         return PositionLost(
             error.what,
             detail=error.detail,
-            hint=f"headwater capture reset {self._settings.name}, then the next run begins with a snapshot; "
-            + (error.hint or retain_longer),
+            hint=f"headwater capture reset {self._settings.name}, then the next run begins with a"
+            " snapshot; " + (error.hint or retain_longer),
         )
 
     def _stream(
