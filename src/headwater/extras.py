@@ -13,8 +13,8 @@ from headwater.errors import MissingExtra
 _FAST: Final = ("pyarrow", "numpy", "numba")
 _PIPELINES: Final = (*_FAST, "pyspark", "pandas", "google.protobuf")
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
+    "fast": _FAST,  # first: the smallest extra that has a package explains its absence
     "pipelines": _PIPELINES,
-    "fast": _FAST,
     "archive": ("obstore",),
     "postgres": ("psycopg2",),
     "mysql": ("pymysql",),

@@ -10,6 +10,8 @@ import threading
 import pytest
 from support.supervisor.up_harness import TIMEOUT_S, Project, environment, running, wait_until
 
+from headwater.cli.commands import logs, restart
+from headwater.errors import UsageError
 from headwater.supervisor import lock, log_file, status_file
 
 MISTAKE = 'metrics_listen = "192.0.2.1:1"\nallow_insecure_network = true'  # seen by the child only
@@ -207,3 +209,36 @@ def test_the_log_is_bounded_and_has_whole_lines(tmp_path):
     assert lines[-1].startswith("line 1999 ")
     numbers = [int(line.split()[1]) for line in lines]
     assert numbers == [*range(numbers[0], 2000)]
+
+
+def test_a_child_is_found_by_its_name_before_a_short_one():
+    children = [
+        status_file.ChildStatus(name, name.partition(" ")[0])
+        for name in ("broker", "capture pipelines", "pipelines", "capture shop")
+    ]
+    running_ones = status_file.SupervisorStatus(1, 0.0, False, children)
+    assert restart._child(running_ones, "pipelines").name == "pipelines"
+    assert restart._child(running_ones, "shop").name == "capture shop"
+    with pytest.raises(UsageError, match="has no child"):
+        restart._child(running_ones, "")
+
+
+def test_the_log_goes_on_in_a_new_file_when_the_old_one_was_removed(tmp_path):
+    """Also for those who follow it meanwhile."""
+    path = tmp_path / log_file.FILE_NAME
+    tail = logs._Tail(path)
+    assert list(tail.lines()) == []
+    path.write_bytes(b"one\n")
+    assert list(tail.lines()) == [b"one"]
+    program = (
+        "import os, sys; from pathlib import Path\n"
+        "from headwater.supervisor.log_file import LogFile\n"
+        "log = LogFile(Path(sys.argv[1]), max_bytes=100)\n"
+        "for number in range(9):\n"
+        "    log.put(b'x' * 60 + b'\\n')\n"
+        "    if number == 4: os.unlink(log.path)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, env=environment())
+    assert path.read_bytes().endswith(b"x\n")
+    assert any(line.endswith(b"x") for line in tail.lines())
+    tail._file.close()

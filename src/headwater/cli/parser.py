@@ -30,7 +30,7 @@ class Option(NamedTuple):
 class Parser(argparse.ArgumentParser):
     """The options of one command. A mistake is a UsageError that suggests what was meant."""
 
-    def __init__(self, prog: str, summary: str = "", examples: str = "") -> None:
+    def __init__(self, prog: str, summary: str = "", examples: str = "", **_: Any) -> None:
         self.added: list[argparse.Action] = []  # before argparse adds --help
         super().__init__(
             prog=prog,

@@ -16,7 +16,8 @@ def main(uid: str, gid: str, parent: str, *command: str) -> None:
     os.setgroups([])
     os.setgid(int(gid))
     os.setuid(int(uid))
-    parent_death.main(int(parent), [*command])  # now: the kernel forgets a tether with the rights
+    # After the change of user, with which the kernel forgets the parent-death signal.
+    parent_death.main(int(parent), [*command])
 
 
 if __name__ == "__main__":

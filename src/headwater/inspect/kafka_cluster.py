@@ -68,7 +68,7 @@ def refused(error: Any, what: str) -> HeadwaterError:
 
 
 def refused_with(code: int, message: str | None, what: str) -> RequestRefused:
-    """As `refused`, for an answer that came over a socket of our own (`wire`)."""
+    """As `refused`, for an answer that came over a socket of our own (`broker_request`)."""
     name = ErrorCode(code).name
     return RequestRefused(
         what, detail=f"{message or 'refused'} ({name})", hint=_HINTS.get(name, "")

@@ -1,7 +1,7 @@
 """State of share groups: members, offsets, backlog, records in flight, dead letters.
 
-librdkafka cannot ask for any of it, so the brokers are asked over connections of our own (`wire`).
-Only our broker reports records in flight; a Kafka broker leaves it out.
+librdkafka cannot ask for any of it, so the brokers are asked over connections of our own
+(`broker_request`). Only our broker reports records in flight; a Kafka broker leaves it out.
 """
 
 from collections.abc import Iterable, Mapping

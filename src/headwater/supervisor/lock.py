@@ -86,19 +86,22 @@ def send(data_dir: Path, number: int) -> int | None:
     was killed is left alone. Raises PermissionError if it is another user's.
     """
     path = data_dir / UP_LOCK
-    if not is_held(data_dir):
-        return None
-    fd = os.open(path, os.O_RDONLY)
     try:
-        pid = _pid_in(fd)
+        fd = os.open(path, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        pid = _pid_in(fd) if is_held(data_dir) else None
     finally:
         os.close(fd)
+    if pid is None:
+        return None
     try:
-        process = os.pidfd_open(pid or 0)
+        process = os.pidfd_open(pid)
     except OSError:  # it was killed; its guard has the lock
         return None
     try:
-        if not _has_open(pid or 0, path):
+        if not _has_open(pid, path):
             return None
         signal.pidfd_send_signal(process, number)
     except (FileNotFoundError, ProcessLookupError):

@@ -7,6 +7,7 @@ When a line would make up.log larger than MAX_BYTES, it replaces up.log.1 and a 
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +41,8 @@ class LogFile(Merged):
         try:
             size_bytes = os.fstat(1).st_size
             if size_bytes and size_bytes + len(data) > self._max_bytes:
-                self.path.replace(_older(self.path))
+                with suppress(FileNotFoundError):  # it was removed, or the last `_open` failed
+                    self.path.replace(_older(self.path))
                 self._open()
             super().put(data)
         except OSError:

@@ -85,6 +85,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Returns when all have ended. Raises DataDirectoryInUse."""
+        signal.signal(requests.SIGNAL, signal.SIG_IGN)  # until it can be handled
         lock = Lock.take(self._data_dir, wait_s=_LOCK_WAIT_S, on_wait=self._view.said)
         left = guard.end(str(self._data_dir), grace_s=0.0)
         if left:

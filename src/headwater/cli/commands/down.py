@@ -53,7 +53,7 @@ def stop(data_dir: Path) -> int | None:
             raise NotReady(
                 f"it has not ended after {_LONGEST_S:.0f} s",
                 detail=f"process {pid} supervises {data_dir}",
-                hint="`headwater status` shows what is left; again kills at once",
+                hint="`headwater status` shows what is left; a second `down` kills at once",
             )
         time.sleep(_LOOK_S)
     return pid

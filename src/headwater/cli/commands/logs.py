@@ -1,6 +1,7 @@
 """`headwater logs [CHILD]`: what `headwater up -d` and its children have written."""
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from headwater.errors import NotReady
 from headwater.printable import printable_json
 from headwater.supervisor.log_file import FILE_NAME, files_of
 from headwater.supervisor.plan import data_dir_of
+from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import say, styled
 
 _OWN_NAME: Final = "up"
@@ -43,12 +45,14 @@ def _run(args: argparse.Namespace) -> int:
         raise NotReady(
             "there is no log", detail=f"in {data_dir}", hint="`headwater up -d` writes one"
         )
+    older = [path for path in files_of(data_dir) if path.name != FILE_NAME]
+    stored = [line for path in older for line in _lines_of(path)]
     newest = _Tail(data_dir / FILE_NAME)
-    stored = [line for path in files_of(data_dir)[:-1] for line in _lines_of(path)]
     wanted = _wanted((*stored, *newest.lines()), args.child)
     for event in deque(wanted, maxlen=args.lines):
         _show(event, as_json=args.json)
-    while args.follow:
+    interrupt = Interrupt() if args.follow else None
+    while args.follow and not interrupt:
         sys.stdout.flush()
         for event in _wanted(newest.lines(), args.child):
             _show(event, as_json=args.json)
@@ -61,7 +65,8 @@ class _Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: IO[bytes] = path.open("rb")
+        # Missing between the two steps of its replacement, or if it was removed.
+        self._file: IO[bytes] = path.open("rb") if path.exists() else io.BytesIO()
         self._rest = b""
 
     def lines(self) -> Iterator[bytes]:
@@ -80,9 +85,12 @@ class _Tail:
 
     def _is_replaced(self) -> bool:
         try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
-        except FileNotFoundError:  # between the two renames
+            now = self._path.stat()
+        except FileNotFoundError:  # between the two steps of its replacement
             return False
+        if isinstance(self._file, io.BytesIO):
+            return True
+        return not os.path.samestat(os.fstat(self._file.fileno()), now)
 
 
 def _lines_of(path: Path) -> list[bytes]:
@@ -93,7 +101,7 @@ def _wanted(lines: Iterable[bytes], child: str | None) -> Iterator[dict[str, Any
     for line in lines:
         event = _event(line)
         name = _name(event)
-        if child is None or child in (name, name.partition(" ")[2]):
+        if child is None or child == name or (child and child == name.partition(" ")[2]):
             yield event
 
 

@@ -63,7 +63,7 @@ def _restart(
         raise NotReady("`headwater up` has just ended", detail=f"for {data_dir}")
     while True:
         child = _child(status_file.read(data_dir) or running, before.name)
-        is_new = child.restarts > before.restarts
+        is_new = child.started_at != before.started_at
         if is_new and child.state == status_file.READY:
             break
         if is_new and child.state == status_file.FAILED:
@@ -85,9 +85,10 @@ def _restart(
 
 def _child(running: status_file.SupervisorStatus, name: str) -> status_file.ChildStatus:
     """Also by the name of a capture or an isolated pipeline alone."""
-    for child in running.children:
-        if name in (child.name, child.name.partition(" ")[2]):
-            return child
+    exact = [child for child in running.children if child.name == name]
+    short = [child for child in running.children if name and child.name.partition(" ")[2] == name]
+    for child in exact or short:
+        return child
     names = [child.name for child in running.children]
     meant = nearest(name, names)
     raise UsageError(

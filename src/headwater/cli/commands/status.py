@@ -4,6 +4,7 @@ Exit code 3 if one of them does not run or is not well.
 """
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -25,7 +26,7 @@ from headwater.cli.status_sections import (
     supervisor_of,
     supervisor_state,
 )
-from headwater.client import broker_request
+from headwater.client import broker_request, login
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster, Partition, address_of, all_partitions
 from headwater.terminal.interrupt import Interrupt
@@ -72,6 +73,9 @@ def _watch(args: argparse.Namespace) -> int:
     A signal sets a flag: raised as an exception, it could end in a callback of librdkafka, which
     ignores it.
     """
+    client = login.with_password(config.load(path=args.config).client)  # asked for once
+    if client.password is not None:
+        os.environ["HEADWATER_CLIENT__PASSWORD"] = client.password.reveal()
     interrupt = Interrupt()
     bootstrap = args.bootstrap
     while not interrupt:
