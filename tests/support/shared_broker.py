@@ -15,7 +15,11 @@ def shared_broker(directory: Path) -> Iterator[str]:
     """Its address. Tests write records with old timestamps, and a session may last longer than
     the interval of retention checks: there are none here.
     """
+    broker = InProcessBroker(str(directory))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker_module, "RETENTION_S", 1e9)
-        with InProcessBroker.serving(str(directory)) as broker:
-            yield broker.bootstrap
+        patch.setattr(broker_module, "RETENTION_S", 1e9)  # it is read at the start
+        broker.start()
+    try:
+        yield broker.bootstrap
+    finally:
+        broker.stop()
