@@ -20,7 +20,7 @@ JOBS ?= 3
 WORKERS := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 TIMED := tests/broker/network/test_backpressure.py
 
-test: system $(VENV)/.dev $(VENDOR)/htmx.min.js  ## every promise, in some twelve minutes
+test: system $(VENV)/.dev $(VENDOR)/htmx.min.js  ## every promise, in some 16 minutes
 	@$(MAKE) --no-print-directory -j 2 lint pytest
 	$(BIN)/python -m pytest $(TIMED)
 
