@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.client.written import NOBODY, batch, messages, new_topic, producer
+from support.client.written import ANONYMOUS, batch, messages, new_topic, producer
 from support.wire import wait_until as eventually
 from tiers import representative
 
@@ -39,13 +39,13 @@ def test_the_latest_of_each_key(address: str) -> None:
         writer.send({(topic, 1): [entries((b"d", b"2"))]})
         writer.commit()
         writer.send({(topic, 1): [entries((b"d", b"still open"))]})
-        latest = read_committed_latest(address, NOBODY, topic)
+        latest = read_committed_latest(address, ANONYMOUS, topic)
     assert latest == {b"a": b"2", b"c": b"1", b"d": b"2"}
 
 
 def test_reading_on_gives_what_reading_anew_gives(address: str) -> None:
     topic = new_topic(address, 2)
-    followed = CommittedLatest(address, NOBODY, topic)
+    followed = CommittedLatest(address, ANONYMOUS, topic)
 
     def becomes(latest: dict[bytes, bytes]) -> None:
         # Kafka answers a commit before readers see it.
@@ -65,7 +65,7 @@ def test_reading_on_gives_what_reading_anew_gives(address: str) -> None:
             writer.send({(topic, 0): [entries((b"a", b"3"))]})
             writer.commit()
             becomes({b"a": b"3", b"c": b"2"})
-            assert followed.read() == read_committed_latest(address, NOBODY, topic)
+            assert followed.read() == read_committed_latest(address, ANONYMOUS, topic)
     finally:
         followed.close()
 
@@ -94,15 +94,15 @@ def test_what_is_committed_behind_an_open_transaction_of_another(address: str) -
         mine.commit()
         write(other, b"other", b"open, too")
         mine.fence()  # Kafka answers a commit before its markers are written, this not
-        found = read_committed_latest(address, NOBODY, topic)
+        found = read_committed_latest(address, ANONYMOUS, topic)
         assert found == {b"mine": b"4", b"other": b"3"}
         crashed.commit()
-        eventually(lambda: b"crashed" in read_committed_latest(address, NOBODY, topic))
+        eventually(lambda: b"crashed" in read_committed_latest(address, ANONYMOUS, topic))
 
 
 def test_a_topic_that_is_empty_or_does_not_exist(address: str) -> None:
-    assert read_committed_latest(address, NOBODY, new_topic(address, 3)) == {}
-    assert read_committed_latest(address, NOBODY, "nowhere") == {}
+    assert read_committed_latest(address, ANONYMOUS, new_topic(address, 3)) == {}
+    assert read_committed_latest(address, ANONYMOUS, "nowhere") == {}
     with producer(address) as writer:  # looking for it has not made it
         assert writer._cluster.find_partitions("nowhere") is None
 
@@ -113,7 +113,7 @@ def test_only_markers_and_aborted_records(address: str) -> None:
         for _ in range(3):
             writer.send({(topic, 0): [batch(b"v")]})
             writer.abort()
-        assert read_committed_latest(address, NOBODY, topic) == {}
+        assert read_committed_latest(address, ANONYMOUS, topic) == {}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -136,7 +136,7 @@ def test_beside_a_reader_by_the_book(address: str, seed: int) -> None:
     expected: dict[bytes, bytes | None] = {}
     for message in messages(address, topic):
         expected[message.key()] = message.value()
-    found = read_committed_latest(address, NOBODY, topic)
+    found = read_committed_latest(address, ANONYMOUS, topic)
     assert found == {key: value for key, value in expected.items() if value is not None}
 
 
@@ -153,7 +153,7 @@ def test_everything_has_been_deleted(tmp_path) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for future in admin.delete_records([TopicPartition(topic, 0, -1)]).values():
             future.result(60)
-        assert read_committed_latest(broker.bootstrap, NOBODY, topic) == {}
+        assert read_committed_latest(broker.bootstrap, ANONYMOUS, topic) == {}
 
 
 def test_everything_has_been_compacted_away(tmp_path, monkeypatch) -> None:
@@ -181,18 +181,18 @@ def test_everything_has_been_compacted_away(tmp_path, monkeypatch) -> None:
             rounds = broker.running.broker.compactor.run()
             asyncio.run_coroutine_threadsafe(rounds, broker._loop).result(60)
         assert partition.size_bytes < size_bytes / 3
-        assert read_committed_latest(broker.bootstrap, NOBODY, topic, patience_s=10) == {}
+        assert read_committed_latest(broker.bootstrap, ANONYMOUS, topic, patience_s=10) == {}
 
 
 def test_topics_are_made_once(address: str) -> None:
     wanted = [NewTopic(f"made-{n}", n, {"retention.ms": "60000"}) for n in (1, 2, 3)]
     makers = [
-        threading.Thread(target=ensure_topics, args=(address, NOBODY, wanted)) for _ in range(3)
+        threading.Thread(target=ensure_topics, args=(address, ANONYMOUS, wanted)) for _ in range(3)
     ]
     for maker in makers:
         maker.start()
     for maker in makers:
         maker.join()
-    ensure_topics(address, NOBODY, [NewTopic("made-3", 9)])
+    ensure_topics(address, ANONYMOUS, [NewTopic("made-3", 9)])
     with producer(address) as writer:
         assert [writer.partitions(f"made-{n}") for n in (1, 2, 3)] == [1, 2, 3]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support.client.cutting_proxy import cutting
 from support.client.fake_brokers import TOPIC, Cut, FakeCluster, fake_cluster
-from support.client.written import NOBODY, batch, new_topic, producer, write_somehow
+from support.client.written import ANONYMOUS, batch, new_topic, producer, write_somehow
 from support.wire import wait_until
 from test_fetching import end_of, rows, values
 from tiers import in_full
@@ -24,7 +24,7 @@ Fault = Callable[[FakeCluster, FetchResponsePartitionData], None]
 
 
 def offsets_read(cluster: FakeCluster, start: int = 0, end: int = 300, **options: Any) -> list[int]:
-    with Fetcher(cluster.address, NOBODY, patience_s=10, **options) as fetcher:
+    with Fetcher(cluster.address, ANONYMOUS, patience_s=10, **options) as fetcher:
         found = list(fetcher.read(TOPIC, 0, start, end, columns=("offset",)))
     return [number for batch in found for number in batch.column(0).to_pylist()]
 
@@ -127,7 +127,7 @@ def test_what_retention_deletes_meanwhile_is_an_error() -> None:
             cluster.start = 200
 
         cluster.on_fetch = deletes
-        with Fetcher(cluster.address, NOBODY, patience_s=10) as fetcher:
+        with Fetcher(cluster.address, ANONYMOUS, patience_s=10) as fetcher:
             found = []
             with pytest.raises(DataLost) as lost:
                 for batch in fetcher.read(TOPIC, 0, 0, 300, columns=("offset",)):
@@ -144,7 +144,7 @@ def test_a_log_that_was_cut_is_an_error() -> None:
             offsets_read(cluster, 200)
         cluster.log = cluster.log[:10]
         with (
-            Fetcher(cluster.address, NOBODY, patience_s=0.3) as fetcher,
+            Fetcher(cluster.address, ANONYMOUS, patience_s=0.3) as fetcher,
             pytest.raises(DataLost, match="offset 100 was to be read, the log ends at 100"),
         ):
             list(fetcher.read(TOPIC, 0, 50, 300))
@@ -155,7 +155,7 @@ def test_nothing_up_to_the_end_is_believed_of_compacted_topics_only() -> None:
     with fake_cluster() as cluster:
         cluster.log = cluster.log[:20]
         with (
-            Fetcher(cluster.address, NOBODY, patience_s=0.3) as fetcher,
+            Fetcher(cluster.address, ANONYMOUS, patience_s=0.3) as fetcher,
             pytest.raises(BrokerUnreachable, match="nothing has come behind offset 200 of 300"),
         ):
             list(fetcher.read(TOPIC, 0, 50, 300))
@@ -188,7 +188,7 @@ def test_a_refusal_is_no_reason_to_wait() -> None:
 
 
 def test_the_next_answer_is_asked_for_before_this_one_is_used() -> None:
-    with fake_cluster() as cluster, Fetcher(cluster.address, NOBODY) as fetcher:
+    with fake_cluster() as cluster, Fetcher(cluster.address, ANONYMOUS) as fetcher:
         reading = fetcher.read(TOPIC, 0, 0, 300, columns=("offset",))
         first = next(reading)
         wait_until(lambda: cluster.fetches == [0, first.num_rows])
@@ -204,7 +204,7 @@ def test_a_read_that_is_given_up(headwater_address: str) -> None:
     with producer(headwater_address) as writer:
         writer.send({(topic, 0): [batch(b"x" * 100_000) for _ in range(200)]})
         writer.commit()
-    with Fetcher(headwater_address, NOBODY) as fetcher:
+    with Fetcher(headwater_address, ANONYMOUS) as fetcher:
         for _ in range(3):
             reading = fetcher.read(topic, 0, 0, 200)
             next(reading)
@@ -231,7 +231,7 @@ def test_connections_that_are_cut(address: str, monkeypatch: pytest.MonkeyPatch,
         writer.commit()
         writer.fence()
         expected[0] += [b"x" * 30_000] * 30
-    with cutting(monkeypatch, seed, odds=0.1) as proxy, Fetcher(address, NOBODY) as fetcher:
+    with cutting(monkeypatch, seed, odds=0.1) as proxy, Fetcher(address, ANONYMOUS) as fetcher:
         for partition, written in expected.items():
             end = end_of(fetcher, topic, partition)
             found = rows(fetcher, topic, 0, end, ("value",), partition)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from support.client.written import NOBODY, batch, messages, new_topic, producer
+from support.client.written import ANONYMOUS, batch, messages, new_topic, producer
 from support.wire import wait_until as eventually
 from test_compacted_reading import NUMBA_CACHE
 from tiers import representative
@@ -86,7 +86,7 @@ def test_every_compression_and_every_kind_of_record(address: str) -> None:
                 timestamp=1_700_000_000_000 + number,
             )
         writer.flush()
-    with Fetcher(address, NOBODY) as fetcher:
+    with Fetcher(address, ANONYMOUS) as fetcher:
         end = end_of(fetcher, topic)
         assert with_ms(rows(fetcher, topic, 0, end)) == as_rows(messages(address, topic))
         assert [row["offset"] for row in rows(fetcher, topic, 5, 3001)] == list(range(5, 3001))
@@ -98,7 +98,7 @@ def test_topics_partitions_and_offsets(address: str) -> None:
         writer.send({(one, 1): [batch(b"a", b"b")], (two, 0): [batch(b"c")]})
         writer.commit()
         writer.fence()
-    with Fetcher(address, NOBODY) as fetcher:
+    with Fetcher(address, ANONYMOUS) as fetcher:
         assert (fetcher.partitions(one), fetcher.partitions(two)) == (3, 1)
         assert set(fetcher.topics_like(re.compile(f"({one}|{two}|_.*)"))) == {one, two}
         assert fetcher.topics_like(re.compile(one[:-1])) == []  # the whole name
@@ -121,7 +121,11 @@ def test_topics_partitions_and_offsets(address: str) -> None:
 
 def test_only_what_is_committed(address: str) -> None:
     topic = new_topic(address)
-    with producer(address) as one, producer(address) as other, Fetcher(address, NOBODY) as fetcher:
+    with (
+        producer(address) as one,
+        producer(address) as other,
+        Fetcher(address, ANONYMOUS) as fetcher,
+    ):
         one.send({(topic, 0): [batch(b"1"), batch(b"2")]})
         other.send({(topic, 0): [batch(b"aborted 1")]})
         one.send({(topic, 0): [batch(b"3")]})
@@ -131,7 +135,7 @@ def test_only_what_is_committed(address: str) -> None:
         other.fence()
         other.send({(topic, 0): [batch(b"open")]})
         assert values(fetcher, topic, 0, end_of(fetcher, topic)) == [b"1", b"2", b"3"]
-        with Fetcher(address, NOBODY, isolation="read_uncommitted") as dirty:
+        with Fetcher(address, ANONYMOUS, isolation="read_uncommitted") as dirty:
             assert values(dirty, topic, 0, end_of(dirty, topic)) == [
                 b"1", b"2", b"aborted 1", b"3", b"open",
             ]  # fmt: skip
@@ -145,7 +149,7 @@ def test_only_what_is_committed(address: str) -> None:
 
 def test_a_partition_that_was_added(address: str) -> None:
     topic = new_topic(address)
-    with producer(address) as writer, Fetcher(address, NOBODY) as fetcher:
+    with producer(address) as writer, Fetcher(address, ANONYMOUS) as fetcher:
         assert list(fetcher.read(topic, 0, 0, 0)) == []
         admin = AdminClient({"bootstrap.servers": address})
         for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
@@ -160,7 +164,7 @@ def test_a_partition_that_was_added(address: str) -> None:
 
 def test_columns_are_those_asked_for(address: str) -> None:
     topic = new_topic(address)
-    with producer(address) as writer, Fetcher(address, NOBODY) as fetcher:
+    with producer(address) as writer, Fetcher(address, ANONYMOUS) as fetcher:
         writer.send({(topic, 0): [batch(b"a", None)]})
         writer.commit()
         writer.fence()
@@ -197,8 +201,8 @@ def test_transactions_beside_a_reader_by_the_book(address: str, seed: int) -> No
     )
     assert 20 < len(committed) < len(everything)
     with (
-        Fetcher(address, NOBODY) as fetcher,
-        Fetcher(address, NOBODY, isolation="read_uncommitted") as dirty,
+        Fetcher(address, ANONYMOUS) as fetcher,
+        Fetcher(address, ANONYMOUS, isolation="read_uncommitted") as dirty,
     ):
         end = end_of(fetcher, topic)
         assert with_ms(rows(fetcher, topic, 0, end)) == committed
@@ -215,7 +219,7 @@ def test_the_time_of_the_broker(address: str) -> None:
     for number in range(10):
         writer.produce(topic, b"v", timestamp=1000 + number)
     writer.flush()
-    with Fetcher(address, NOBODY) as fetcher:
+    with Fetcher(address, ANONYMOUS) as fetcher:
         found = with_ms(rows(fetcher, topic, 0, 10))
         assert found == as_rows(messages(address, topic))
         (stamp,) = {row["timestamp"] for row in found}
@@ -230,7 +234,7 @@ def test_offsets_by_time(address: str) -> None:
         writer.produce(topic, b"v", timestamp=1_700_000_000_000 + 10 * number)
         if number % 10 == 9:
             writer.flush()
-    with Fetcher(address, NOBODY) as fetcher:
+    with Fetcher(address, ANONYMOUS) as fetcher:
         for time_ms, expected in ((0, 0), (1_700_000_000_495, 50), (1_700_000_000_991, 100)):
             assert fetcher.offsets([(topic, 0)], time_ms) == {(topic, 0): expected}
 
@@ -244,7 +248,7 @@ def test_what_has_been_deleted_is_an_error(address: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
         future.result(60)
-    with Fetcher(address, NOBODY) as fetcher:
+    with Fetcher(address, ANONYMOUS) as fetcher:
         assert fetcher.offsets([(topic, 0)], EARLIEST) == {(topic, 0): 2}
         with pytest.raises(DataLost, match=f"{topic}-0") as lost:
             rows(fetcher, topic, 0, 4)
@@ -271,7 +275,7 @@ def test_a_compacted_topic_has_holes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         rounds = broker.running.broker.compactor.run()
         asyncio.run_coroutine_threadsafe(rounds, broker._loop).result(60)
         expected = as_rows(messages(broker.bootstrap, topic))
-        with Fetcher(broker.bootstrap, NOBODY, patience_s=10) as fetcher:
+        with Fetcher(broker.bootstrap, ANONYMOUS, patience_s=10) as fetcher:
             assert with_ms(rows(fetcher, topic, 0, 3000)) == expected
             retained = {row["offset"] for row in expected}
             assert len(retained) < 1000
@@ -296,6 +300,6 @@ def test_what_java_writes(headwater_address: str, codec: str) -> None:
         codec,
     ]
     run_tool("ConsoleProducer", *arguments, stdin="\n".join(lines) + "\n").check_returncode()
-    with Fetcher(headwater_address, NOBODY) as fetcher:
+    with Fetcher(headwater_address, ANONYMOUS) as fetcher:
         found = values(fetcher, topic, 0, end_of(fetcher, topic))
     assert found == [line.encode() for line in lines]

@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 import pytest
-from support.client.written import NOBODY, new_topic
+from support.client.written import ANONYMOUS, new_topic
 from tiers import representative
 
 from headwater.client import groups
@@ -15,14 +15,14 @@ from headwater.protocol.messages.offset_fetch import OffsetFetchRequest
 
 def commit(address: str, offsets: dict[tuple[str, int], int]) -> str:
     group = f"group-{uuid4().hex[:8]}"
-    with GroupOffsets(address, NOBODY, group) as group_offsets:
+    with GroupOffsets(address, ANONYMOUS, group) as group_offsets:
         group_offsets.commit(offsets)
     return group
 
 
 @pytest.fixture
 def cluster(address: str):
-    found = Cluster(address, NOBODY, patience_s=30)
+    found = Cluster(address, ANONYMOUS, patience_s=30)
     yield found
     found.close()
 

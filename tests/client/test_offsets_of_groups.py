@@ -3,7 +3,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from support.client.written import NOBODY, WAIT_S, new_topic
+from support.client.written import ANONYMOUS, WAIT_S, new_topic
 from tiers import representative
 
 from headwater.client.group_offsets import GroupOffsets
@@ -27,7 +27,7 @@ def as_tools_see(address: str, group: str) -> dict[tuple[str, int], int]:
 def test_what_is_committed_is_seen_by_us_and_by_others(address: str) -> None:
     one, two, group = new_topic(address, 2), new_topic(address), new_group()
     places = [(one, 0), (one, 1), (two, 0)]
-    with GroupOffsets(address, NOBODY, group) as offsets:
+    with GroupOffsets(address, ANONYMOUS, group) as offsets:
         assert offsets.committed(places) == {}
         offsets.commit({})
         offsets.commit({(one, 0): 5, (two, 0): 7})
@@ -56,7 +56,7 @@ def test_a_group_with_members_is_left_alone(address: str, protocol: str) -> None
                 break
         assert joined
         with (
-            GroupOffsets(address, NOBODY, group) as offsets,
+            GroupOffsets(address, ANONYMOUS, group) as offsets,
             pytest.raises(RequestRefused, match="has members of its own"),
         ):
             offsets.commit({(topic, 0): 1})
@@ -66,7 +66,7 @@ def test_a_group_with_members_is_left_alone(address: str, protocol: str) -> None
 
 def test_a_topic_that_does_not_exist(address: str) -> None:
     with (
-        GroupOffsets(address, NOBODY, new_group()) as offsets,
+        GroupOffsets(address, ANONYMOUS, new_group()) as offsets,
         pytest.raises(RequestRefused, match="no topic nowhere"),
     ):
         offsets.commit({("nowhere", 0): 1})
@@ -74,7 +74,7 @@ def test_a_topic_that_does_not_exist(address: str) -> None:
 
 def test_a_reader_goes_on_where_the_group_stands(address: str) -> None:
     topic, group = new_topic(address), new_group()
-    with GroupOffsets(address, NOBODY, group) as offsets:
+    with GroupOffsets(address, ANONYMOUS, group) as offsets:
         offsets.commit({(topic, 0): 3})
     reader = Consumer({"bootstrap.servers": address, "group.id": group})
     try:

@@ -8,7 +8,7 @@ import time
 import pytest
 from support.client.cutting_proxy import cutting
 from support.client.written import (
-    NOBODY,
+    ANONYMOUS,
     batch,
     committed,
     committed_exactly,
@@ -277,7 +277,7 @@ def test_a_broker_that_is_away_is_waited_for_as_long_as_told(tmp_path) -> None:
         writer.commit()
     assert time.monotonic() - began_s < 5
     with pytest.raises(BrokerUnreachable):
-        TransactionalProducer(broker.bootstrap, "x", login=NOBODY, patience_s=0.2).fence()
+        TransactionalProducer(broker.bootstrap, "x", login=ANONYMOUS, patience_s=0.2).fence()
     writer.close()
 
 

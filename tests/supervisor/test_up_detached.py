@@ -242,3 +242,19 @@ def test_the_log_goes_on_in_a_new_file_when_the_old_one_was_removed(tmp_path):
     assert path.read_bytes().endswith(b"x\n")
     assert any(line.endswith(b"x") for line in tail.lines())
     tail._file.close()
+
+
+def test_down_ends_it_although_its_configuration_has_become_wrong(project):
+    """But not where the directory itself cannot be read from it."""
+    assert headwater(project, "up", "-d").returncode == 0
+    file = project.directory / "headwater.toml"
+    text = file.read_text()
+    file.write_text("[broker\n")
+    assert headwater(project, "down").returncode == 2
+    file.write_text(text + "\n[nonsense]\nx = 1\n")
+    assert headwater(project, "status").returncode == 2
+    assert headwater(project, "logs", "-n", "1").returncode == 0
+    down = headwater(project, "down")
+    assert down.returncode == 0, down.stderr
+    assert project.is_clean()
+    file.write_text(text)

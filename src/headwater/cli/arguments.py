@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+from pathlib import Path
 
-from headwater import config
+from headwater import config, settings_loader
 from headwater.cli.parser import Parser, common_options, key_value
 from headwater.client import login
 from headwater.errors import UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster
+from headwater.supervisor.plan import data_dir_of
 
 
 def broker_options(parser: Parser, *, json_help: str = "write JSON, for machines") -> None:
@@ -27,6 +29,17 @@ def load_config(args: argparse.Namespace) -> config.Config:
     """The configuration. Asks for the broker's password if it is required and not configured."""
     loaded = config.load({"broker.bootstrap": args.bootstrap}, path=args.config)
     return dataclasses.replace(loaded, client=login.with_password(loaded.client))
+
+
+def read_data_dir(args: argparse.Namespace) -> Path:
+    """The data directory, also if other settings are wrong: a mistake that was made since must not
+    keep a user from stopping what runs. Raises ConfigError if it cannot be determined.
+    """
+    loaded = config.read(path=args.config)
+    is_unreadable = not loaded.sections and bool(loaded.mistakes)
+    if is_unreadable or any("data_dir" in mistake.read for mistake in loaded.mistakes):
+        settings_loader.check(loaded.mistakes)
+    return data_dir_of(loaded)
 
 
 def cluster_of(args: argparse.Namespace) -> KafkaCluster:

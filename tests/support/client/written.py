@@ -13,7 +13,7 @@ from headwater.client.writing.batches import BatchBuilder
 from headwater.client.writing.transactions import TransactionalProducer
 from headwater.settings import ClientSettings
 
-NOBODY = ClientSettings()
+ANONYMOUS = ClientSettings()
 WAIT_S = 60
 
 
@@ -23,14 +23,16 @@ def new_topic(address: str, partitions: int = 1, **configs: str) -> str:
     # would delete them at once.
     given = {"retention.ms": "-1"}
     given |= {key.replace("_", "."): value for key, value in configs.items()}
-    ensure_topics(address, NOBODY, [NewTopic(name, partitions, given)])
+    ensure_topics(address, ANONYMOUS, [NewTopic(name, partitions, given)])
     return name
 
 
 def producer(address: str, name: str | None = None, **options: Any) -> TransactionalProducer:
     """Fenced, and impatient enough for a test."""
     made = TransactionalProducer(
-        address, name or f"id-{uuid4().hex[:8]}", **{"login": NOBODY, "patience_s": 30, **options}
+        address,
+        name or f"id-{uuid4().hex[:8]}",
+        **{"login": ANONYMOUS, "patience_s": 30, **options},
     )
     made.fence()
     return made

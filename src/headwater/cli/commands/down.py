@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from headwater import config
+from headwater.cli.arguments import read_data_dir
 from headwater.cli.parser import Command, Parser, common_options
 from headwater.errors import HeadwaterError, NotReady
 from headwater.supervisor import lock
-from headwater.supervisor.plan import GRACE_S, data_dir_of
+from headwater.supervisor.plan import GRACE_S
 from headwater.terminal.output import note, print_json, say
 
 # All kinds one after the other, and what the guard waits for.
@@ -23,7 +23,7 @@ def _configure(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    data_dir = data_dir_of(config.load(path=args.config))
+    data_dir = read_data_dir(args)
     began_s = time.monotonic()
     pid = stop(data_dir)
     if args.json:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
-from headwater import config
+from headwater.cli.arguments import read_data_dir
 from headwater.cli.parser import Command, Parser, common_options, whole_number
 from headwater.errors import NotReady
 from headwater.printable import printable_json
 from headwater.supervisor.log_file import FILE_NAME, files_of
-from headwater.supervisor.plan import data_dir_of
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import say, styled
 
@@ -40,7 +39,7 @@ def _configure(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    data_dir = data_dir_of(config.load(path=args.config))
+    data_dir = read_data_dir(args)
     if not files_of(data_dir):
         raise NotReady(
             "there is no log", detail=f"in {data_dir}", hint="`headwater up -d` writes one"

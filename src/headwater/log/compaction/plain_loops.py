@@ -195,7 +195,7 @@ def filter_records(
     secret = k0 + k1
     out_at = state[OUT_AT]
     latest = state[LATEST]
-    kept, tombstones = 0, 0
+    retained, tombstones = 0, 0
     max_timestamp = -1
     run_from = at  # records from here on stay and are not yet copied
     for _ in range(count):
@@ -215,7 +215,7 @@ def filter_records(
             if stays and value_bytes < 0:
                 tombstones += 1
         if stays:
-            kept += 1
+            retained += 1
             max_timestamp = max(max_timestamp, _int64(base_timestamp + timestamp))
             if shift != 0:
                 moved = _varlong_of(_int64(timestamp + shift))
@@ -239,7 +239,7 @@ def filter_records(
         out[out_at : out_at + at - run_from] = data[run_from:at]
         out_at += at - run_from
     state[OUT_AT] = out_at
-    state[RETAINED] = kept
+    state[RETAINED] = retained
     state[MAX_TIMESTAMP] = max_timestamp
     state[TOMBSTONES] = tombstones
     return DONE

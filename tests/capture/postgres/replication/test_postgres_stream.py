@@ -1,10 +1,14 @@
 """What the stream of PostgreSQL sends, and that it goes on exactly where it was."""
 
 import json
+from types import SimpleNamespace
 
+import pytest
 from support.capture.postgres_capture import Capture, capturing
 
 from headwater.capture.contract import Begin, Change, Commit, PositionAdvanced, SourcePosition
+from headwater.capture.postgres.replication import stream as stream_module
+from headwater.capture.postgres.replication.pgoutput import BEGIN, INSERT
 
 
 def test_changes_come_in_whole_transactions(postgres):
@@ -159,3 +163,35 @@ def _content(transaction):
         ],
         isinstance(transaction.begin, Begin),
     )
+
+
+def test_small_transactions_of_other_tables_give_signs_of_life(monkeypatch):
+    """Without them a capture that reads only such ones neither stops nor stores its position."""
+    monkeypatch.setattr(stream_module, "IDLE_S", -1.0)
+    payloads = [bytes([kind]) for _ in range(3) for kind in (BEGIN, INSERT)]
+
+    class Decoder:
+        ordinal = 0
+
+        def row_change(self, kind, data, lsn):
+            self.ordinal += 1
+
+        def other(self, kind, data, lsn):
+            self.ordinal = 0
+            return ()
+
+    class Cursor:
+        def read_message(self):
+            if not payloads:
+                raise EndOfTest
+            return SimpleNamespace(payload=payloads.pop(0), data_start=0)
+
+    class EndOfTest(Exception):
+        pass
+
+    stream = object.__new__(stream_module.ChangeStream)
+    stream._cursor, stream._decoder = Cursor(), Decoder()
+    events = stream.events(list)
+    assert [next(events) for _ in range(3)] == [None, None, None]
+    with pytest.raises(EndOfTest):
+        next(events)
