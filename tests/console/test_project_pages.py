@@ -121,6 +121,10 @@ def test_the_processes_that_up_looks_after(served, browser):
     with served.project.supervised(*children):
         assert "no such host" in browser.get("/flow").text
         assert "no such host" in browser.get("/captures/shop/").text
+    # Why it was started again is no trouble any more once it is ready.
+    ready = ChildStatus("capture shop", "capture", "ready", restarts=4, reason="no such host")
+    with served.project.supervised(ready):
+        assert "no such host" not in browser.get("/captures/shop/").text
     assert browser.get("/flow.json").json["processes"] == []
 
 
