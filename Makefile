@@ -13,18 +13,20 @@ VENDOR := src/headwater/console/static/vendor
 run: $(VENV)/.run $(VENV)/.classes $(VENDOR)/htmx.min.js  ## the demo
 	@$(BIN)/headwater demo
 
-# docs/testing.md describes the tiers. In three processes on two cores, because most tests
-# wait for a disk, a client or a child more than they compute; lint is a fourth for a minute.
+# docs/testing.md describes the tiers. In six processes on two cores, because most tests
+# wait for a disk, a client or a child more than they compute; lint is a seventh for a minute.
 # What holds the broker to a time under load comes afterwards, by itself.
-JOBS ?= 3
+JOBS ?= 6
 WORKERS := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 TIMED := tests/broker/network/test_backpressure.py
 
-test: system $(VENV)/.dev $(VENDOR)/htmx.min.js  ## every promise, in some 16 minutes
+test: system $(VENV)/.dev $(VENV)/.classes $(VENDOR)/htmx.min.js  ## every promise, in some 15 minutes
 	@$(MAKE) --no-print-directory -j 2 lint pytest
 	$(BIN)/python -m pytest $(TIMED)
 
+# Collected once before, while lint is busy: otherwise each process would compile every test.
 pytest:
+	@$(BIN)/python -m pytest --collect-only -q > /dev/null 2>&1 || true
 	$(BIN)/python -m pytest $(WORKERS) $(TIMED:%=--ignore=%)
 
 test-all: export HEADWATER_LONG ?= 1

@@ -8,9 +8,12 @@ import pytest
 from headwater import config, settings
 from headwater.capture.settings import CaptureSettings
 from headwater.console_settings import ConsoleSettings
+from headwater.direct.settings import StatsdSettings, ZeroMqSettings
 from headwater.errors import ConfigError
-from headwater.pipelines.settings import PipelineSettings, SparkSettings
+from headwater.gateway_settings import GatewaySettings
+from headwater.pipelines.settings import PythonSettings, SparkSettings, ViewSettings
 from headwater.sinks.settings import SinkSettings
+from headwater.subjects.settings import SubjectSettings, SubjectsSettings
 
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
 
@@ -21,7 +24,7 @@ def write(directory, text, name="headwater.toml"):
 
 
 def source_of(loaded, name):
-    (setting,) = [each for each in loaded.settings if each.name == name]
+    (setting,) = [setting for setting in loaded.settings if setting.name == name]
     return setting.source
 
 
@@ -47,13 +50,13 @@ def test_without_anything_every_setting_is_at_its_default(tmp_path):
         ('advertise = "kafka.example.org:2"\nbootstrap = "other:3"', "other:3"),
     ],
 )
-def test_commands_find_the_broker_where_its_clients_are_told_to(settings, found_at, tmp_path):
+def test_commands_find_the_broker_at_its_advertised_address(settings, found_at, tmp_path):
     loaded = config.load(environ={}, cwd=write(tmp_path, f"[broker]\n{settings}\n"))
     assert loaded.bootstrap() == found_at
 
 
 @pytest.mark.parametrize("url", ["https://hooks.example/x7q", "hooks.example/x7q"])
-def test_nobody_is_shown_the_address_of_a_webhook(tmp_path, url):
+def test_the_address_of_a_webhook_is_never_shown(tmp_path, url):
     read = config.read(cwd=write(tmp_path, f'[broker]\nlag_webhook = "{url}"\n'), environ={})
     assert bool(read.mistakes) is not url.startswith("https:")
     assert "x7q" not in repr(read.settings) + repr(read.broker) + "".join(map(str, read.mistakes))
@@ -168,13 +171,21 @@ def test_a_file_that_is_not_utf8_is_a_mistake(tmp_path):
     assert mistake.expected == "a readable UTF-8 file"
 
 
-def test_sections_of_other_parts_are_accepted_as_they_stand(tmp_path):
-    text = '[view.a]\nkey = ["b"]\n'
+def test_a_view_is_among_the_pipelines(tmp_path):
+    text = '[view.a]\nfile = "a.sql"\nkey = ["b"]\n[pipeline.b]\nfile = "b.py"\n'
     loaded = config.load(environ={"HEADWATER_VIEW__A__INTO": "x"}, cwd=write(tmp_path, text))
-    assert loaded.sections["view"]["a"] == {"key": ["b"]}
+    assert loaded.pipelines["a"] == ViewSettings(name="a", file="a.sql", into="x", key=("b",))
+    assert loaded.pipelines["b"] == PythonSettings(name="b", file="b.py")
 
 
-def test_a_section_named_almost_right_is_told_what_it_should_be_called(tmp_path):
+def test_a_view_and_a_pipeline_of_one_name_are_a_mistake(tmp_path):
+    text = '[view.a]\nfile = "a.sql"\ninto = "x"\n[pipeline.a]\nfile = "a.py"\n'
+    assert mistakes_of(text, tmp_path) == [
+        "[view.a]: [pipeline.a] has the same name; expected another name"
+    ]
+
+
+def test_a_section_named_almost_right_gets_a_suggestion(tmp_path):
     text = (
         '[pipelines.a]\nfile = "a.py"\n[pipelines.b]\nfile = "b.py"\n[sinks]\n[consol]\n[xyz.q]\n'
     )
@@ -347,8 +358,14 @@ SECTIONS = {
     "capture.NAME": CaptureSettings,
     "spark": SparkSettings,
     "console": ConsoleSettings,
+    "gateway": GatewaySettings,
+    "gateway.statsd": StatsdSettings,
+    "gateway.zeromq.NAME": ZeroMqSettings,
     "sink.NAME": SinkSettings,
-    "pipeline.NAME": PipelineSettings,
+    "pipeline.NAME": PythonSettings,
+    "view.NAME": ViewSettings,
+    "subjects": SubjectsSettings,
+    "subject.NAME": SubjectSettings,
 }
 
 
@@ -371,11 +388,11 @@ def shown(default):
 
 @pytest.mark.parametrize(
     ("section", "field"),
-    [(name, field) for name, each in SECTIONS.items() for field in config.fields_of(each)],
-    ids=lambda each: getattr(each, "name", each),
+    [(name, field) for name, section in SECTIONS.items() for field in config.fields_of(section)],
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_every_setting_is_documented_with_its_default(section, field):
-    (row,) = [row for row in documented_in(section) if row[1] == f"`{field.name}`"]
+    (row,) = [row for row in documented_in(section) if row[1] == f"`{config.key_of(field)}`"]
     assert row[2] == shown(field.default)
     assert row[3].endswith(".")
 
@@ -383,7 +400,64 @@ def test_every_setting_is_documented_with_its_default(section, field):
 @pytest.mark.parametrize("section", SECTIONS)
 def test_nothing_is_documented_that_does_not_exist(section):
     documented = [row[1].strip("`") for row in documented_in(section)]
-    assert documented == [field.name for field in config.fields_of(SECTIONS[section])]
+    assert documented == [config.key_of(field) for field in config.fields_of(SECTIONS[section])]
+
+
+def test_sections_inside_of_a_section(tmp_path):
+    text = """
+        [gateway]
+        listen = "127.0.0.1:0"
+        [gateway.statsd]
+        listen = "127.0.0.1:8125"
+        interval = "30s"
+        [gateway.zeromq.jobs-in]
+        socket = "pull"
+        address = "tcp://127.0.0.1:5555"
+        topic = "jobs"
+    """
+    environ = {
+        "HEADWATER_GATEWAY__STATSD__TOPIC": "numbers",
+        "HEADWATER_GATEWAY__ZEROMQ__JOBS_IN__BIND": "true",
+        "HEADWATER_GATEWAY__LISTEN": "127.0.0.1:1",
+    }
+    loaded = config.load(environ=environ, cwd=write(tmp_path, text))
+    assert loaded.gateway.listen == "127.0.0.1:1"
+    assert (loaded.statsd.listen, loaded.statsd.topic) == ("127.0.0.1:8125", "numbers")
+    assert loaded.statsd.interval == 30
+    (jobs,) = loaded.zeromq.values()
+    assert (jobs.name, jobs.socket, jobs.bind, jobs.topic) == ("jobs-in", "pull", True, "jobs")
+
+
+def test_mistakes_in_sections_inside_of_a_section(tmp_path):
+    text = """[gateway]
+        statd = 1
+        listen = "127.0.0.1:0"
+        [gateway.statsd]
+        lissen = 1
+        interval = "1ms"
+        [gateway.zeromq.a]
+        socket = "rep"
+        address = "udp://1.2.3.4:5"
+        [gateway.zeromq]
+        b = 1
+    """
+    environ = {"HEADWATER_GATEWAY__ZEROMQ": "x"}
+    found = mistakes_of(text, tmp_path, environ=environ)
+    assert [mistake.partition(";")[0] for mistake in found] == [
+        "headwater.toml:5: unknown setting in [gateway.statsd]: lissen",
+        "headwater.toml:11: b in [gateway.zeromq]",
+        "headwater.toml:2: unknown setting in [gateway]: statd",
+        "environment HEADWATER_GATEWAY__ZEROMQ: names no [gateway.zeromq.NAME]",
+        "headwater.toml:6: gateway.statsd.interval = '1ms'",
+        "headwater.toml:8: gateway.zeromq.a.socket = 'rep'",
+        "headwater.toml:9: gateway.zeromq.a.address = 'udp://1.2.3.4:5'",
+        "headwater.toml:7: [gateway.zeromq.a] has no topic",
+    ]
+
+
+def test_what_the_gateway_runs_needs_the_gateway(tmp_path):
+    (mistake,) = mistakes_of('[gateway.statsd]\nlisten = "127.0.0.1:8125"', tmp_path)
+    assert mistake.startswith("[gateway.statsd]: gateway.listen is off")
 
 
 def test_lists_in_the_file_and_elsewhere(tmp_path):

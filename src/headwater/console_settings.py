@@ -14,7 +14,8 @@ def _schema_file(topic: str, value: Any) -> str:
     return text(value)
 
 
-def _address_or_off(value: Any) -> str:
+def address_or_off(value: Any) -> str:
+    """Raises ValueError."""
     if value is False or value == OFF:
         return OFF
     try:
@@ -23,12 +24,13 @@ def _address_or_off(value: Any) -> str:
         raise ValueError(f'{error}, or "off"') from error
 
 
-def _network(value: Any) -> str:
+def network(value: Any) -> str:
+    """Raises ValueError."""
     try:
-        network = ipaddress.ip_network(text(value))
+        found = ipaddress.ip_network(text(value))
     except ValueError as error:
         raise ValueError("an IP address or network, for example 10.0.0.7 or 10.0.0.0/8") from error
-    return str(network.network_address if network.num_addresses == 1 else network)
+    return str(found.network_address if found.num_addresses == 1 else found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class ConsoleSettings:
 
     listen: str = setting(
         "127.0.0.1:8080",
-        _address_or_off,
+        address_or_off,
         "Address the console binds; port 0 takes a free one. `off`: `headwater up` starts none.",
     )
     allowed_hosts: tuple[str, ...] = setting(
@@ -48,7 +50,7 @@ class ConsoleSettings:
     )
     trusted_proxies: tuple[str, ...] = setting(
         (),
-        list_of(",", _network),
+        list_of(",", network),
         "IP addresses and networks (`10.0.0.0/8`) of proxies whose `X-Forwarded-For` and"
         " `X-Forwarded-Proto` are believed. Outside the file: with `,` between them.",
     )

@@ -7,7 +7,10 @@
     ├── NotReady                  not yet, or not equal: asking again may help   (exit code 3)
     ├── BrokerUnreachable         no broker answers at that address
     ├── RequestRefused            the broker answered with an error code
-    │   └── TopicRefused          one topic does not take records; others would
+    │   ├── TopicRefused          one topic does not take records; others would
+    │   ├── ErasureUnsupported    the broker is not Headwater's: it cannot erase single records
+    │   └── ErasureFailed         some records could not be erased: their segment is damaged
+    ├── SchemaRefused             a schema, or a request about one, with the registry's error code
     ├── DataDirectoryInUse        another process holds the data directory
     ├── LogError                  the log on disk
     │   ├── StorageFailed         the disk refused a write or a sync
@@ -22,11 +25,29 @@
     ├── PipelineError             a pipeline cannot go on; the others do
     │   ├── DataLost              the log no longer goes back to where it stands
     │   ├── StoreDiverged         the store was not written by this pipeline's checkpoint
-    │   └── StateLost             an operator's state is lost or damaged
+    │   ├── StateLost             an operator's state is lost or damaged
+    │   ├── QueryRefused          the SQL of a view is wrong, or cannot be maintained incrementally
+    │   └── SearchRefused         a stored query is wrong, or would match every document
     ├── SinkError                 a derived store does not take a batch
     │   ├── StoreUnreachable      it does not answer; asking again may help
     │   ├── StoreRefused          it does, but rights, tables or settings stand in the way
     │   └── RowRefused            one row does not fit
+    ├── EventStoreError           the event store does not take or give events
+    │   ├── EventStoreUnreachable its database does not answer; asking again may help
+    │   ├── EventStoreRefused     it does, but rights, tables or settings stand in the way
+    │   │   └── EventStoreMissing there is none at this address
+    │   ├── EventRefused          an event, or a request for events, is malformed
+    │   ├── AppendConflict        others have appended what the append did not expect
+    │   │   ├── VersionConflict   a stream has another version than expected
+    │   │   └── ConditionFailed   an event that matches the condition was appended
+    │   ├── CommandRefused        a rule of the application does not allow a command
+    │   └── FoldFailed            events do not fold into a state, or not always into the same
+    ├── KeyStoreError             the keys of personal fields cannot be used
+    │   ├── KeyStoreLost          the key store is not there, or another one
+    │   └── SubjectErased         a subject was erased, and gets no key again
+    ├── PersonalDataRefused       a record's personal fields cannot be encrypted
+    ├── ErasureIncomplete         something readable of a subject is left           (exit code 3)
+    ├── ReceiptRefused            a receipt of an erasure is not genuine            (exit code 3)
     ├── Fenced                    another process has taken over
     └── ProtocolError             bytes from a client
         ├── MalformedMessage      they are not a message; the connection ends
@@ -100,6 +121,24 @@ class TopicRefused(RequestRefused):
     def __init__(self, topic: str, what: str, *, detail: str = "", hint: str = "") -> None:
         super().__init__(what, detail=detail, hint=hint)
         self.topic = topic
+
+
+class ErasureUnsupported(RequestRefused):
+    """The broker cannot erase single records. The hint says what can be done there instead."""
+
+
+class ErasureFailed(RequestRefused):
+    """Some records could not be erased; the others were."""
+
+
+class SchemaRefused(HeadwaterError):
+    """A schema is wrong, incompatible or does not exist. `code` is the registry's, as its clients
+    have it: 42201 is an invalid schema, 409… an incompatible one, 404… one that does not exist.
+    """
+
+    def __init__(self, code: int, what: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(what, detail=detail, hint=hint)
+        self.code = code
 
 
 class DataDirectoryInUse(HeadwaterError):
@@ -182,6 +221,29 @@ class StateLost(PipelineError):
     """
 
 
+class QueryRefused(PipelineError):
+    """The SQL of a view, or of `hw.sql`, is wrong, or cannot be maintained incrementally."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        detail: str = "",
+        hint: str = "",
+        offset: int | None = None,
+        place: str = "",
+    ) -> None:
+        super().__init__(what, detail=detail, hint=hint)
+        self.offset = offset  # in characters, into the text that was parsed
+        self.place = place  # revenue.sql:3:14, as the user has written it
+
+
+class SearchRefused(PipelineError):
+    """A stored query of `hw.search` cannot be read, or would match every document."""
+
+    exit_code = 2
+
+
 class SinkError(HeadwaterError):
     """A derived store does not take a batch. Nothing of the batch is in it."""
 
@@ -209,6 +271,106 @@ class RowRefused(SinkError):
         super().__init__(what, detail=detail, hint=hint)
         self.row = row
         self.column = column
+
+
+class EventStoreError(HeadwaterError):
+    """The event store does not take or give events. Nothing of an append is in it."""
+
+
+class EventStoreUnreachable(EventStoreError):
+    """The database of the event store does not answer. Whether an append that was under way is in
+    it is unknown; the same append (same event ids) can be repeated without doubling anything.
+    """
+
+
+class EventStoreRefused(EventStoreError):
+    """Rights, tables or settings of the database stand in the way; asking again does not help."""
+
+
+class EventStoreMissing(EventStoreRefused):
+    """The database has no event store, or there is no such file."""
+
+
+class EventRefused(EventStoreError):
+    """An event, or a request for events, is malformed, too large, or of an unknown type."""
+
+
+class AppendConflict(EventStoreError):
+    """Others have appended what the append did not expect. To decide again may help."""
+
+
+class VersionConflict(AppendConflict):
+    """A stream has another version than the append expected."""
+
+    def __init__(self, stream: str, expected: int, actual: int) -> None:
+        wanted = f"version {expected}" if expected else "no such stream"
+        found = f"it is at version {actual}" if actual else "there is no such stream"
+        super().__init__(
+            f"stream {stream} is not at the expected version",
+            detail=f"expected {wanted}, {found}",
+            hint="read the stream again and decide again; an append without `expected` takes"
+            " any version",
+        )
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+
+class ConditionFailed(AppendConflict):
+    """An event that matches the append's condition is behind the position that it names."""
+
+    def __init__(self, query: str, after: int, position: int) -> None:
+        super().__init__(
+            "an event that matches the append's condition was appended",
+            detail=f"condition: none of {query} after position {after}; one is at {position}",
+            hint="read the events of the query again and decide again",
+        )
+        self.after = after
+        self.position = position
+
+
+class CommandRefused(EventStoreError):
+    """A rule of the application does not allow a command in the present state."""
+
+
+class FoldFailed(EventStoreError):
+    """Events do not fold into a state: `evolve` raised, or two replays differ."""
+
+
+class CallFailed(HeadwaterError):
+    """The handler of a remote call has failed; the error is the handler's."""
+
+
+class CallTimedOut(NotReady):
+    """A remote call was not answered in time. It may have been executed, or may still be."""
+
+
+class KeyStoreError(HeadwaterError):
+    """The keys of personal fields cannot be used. Nothing is written in plain text instead."""
+
+
+class KeyStoreLost(KeyStoreError):
+    """The key store is not there although it was, or it is another one."""
+
+
+class SubjectErased(KeyStoreError):
+    """A subject was erased: no key is created for it again."""
+
+
+class PersonalDataRefused(HeadwaterError):
+    """A record has personal fields that cannot be encrypted: it does not say whose they are, or is
+    no JSON. It is not written.
+    """
+
+
+class ErasureIncomplete(NotReady):
+    """Something readable of a subject is left where Headwater can reach it."""
+
+
+class ReceiptRefused(HeadwaterError):
+    """A receipt of an erasure was changed, or is another key store's."""
+
+    exit_code = 3
 
 
 class Fenced(HeadwaterError):

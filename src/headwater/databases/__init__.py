@@ -1,1 +1,1 @@
-"""Connections to databases, where captures and sinks share them."""
+"""Connections to databases and their errors, where captures, sinks and event stores share them."""

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TextIO
 
 from headwater.printable import printable, printable_json, printable_with_styles
@@ -124,3 +124,19 @@ def duration(seconds: float) -> str:
     if days:
         return f"{plural(days, 'day')} {hours} h" if days < 30 else plural(days, "day")
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def ready_reporter(what: str, bootstrap: str, *, as_json: bool) -> Callable[[str], None]:
+    """For a server in the foreground: reports its address, to people or as one JSON line."""
+
+    def ready(url: str) -> None:
+        if as_json:
+            print_json({"url": url, "listen": url.partition("://")[2], "pid": os.getpid()})
+            return
+        say(
+            f"the {what} is at {styled(url, 'bold')}, for the broker at {bootstrap}"
+            + ("\nCtrl-C stops it" if sys.stdout.isatty() else "")
+        )
+        sys.stdout.flush()
+
+    return ready
