@@ -111,7 +111,7 @@ def test_an_ordinary_fetch_reads_it_all(broker, wire, max_wait_ms, partition_max
     assert read_all(wire, "t", min_bytes=1, **options) == values
 
 
-def test_a_slow_archive_delays_nobody_else_and_no_longer_than_asked(broker, wire):
+def test_a_slow_archive_delays_no_other_client_and_no_longer_than_asked(broker, wire):
     filled(broker, wire, "old")
     wire.create_topic("new")
     wire.produce("new", batch_of(b"here"))
@@ -153,7 +153,7 @@ def test_an_archive_that_fails_is_a_storage_error(broker, wire, tmp_path):
     assert read_all(wire, "t", min_bytes=1, max_wait_ms=500) == values
 
 
-def test_aborted_transactions_are_told_from_the_archive(broker, wire):
+def test_aborted_transactions_are_reported_from_the_archive(broker, wire):
     assert create(wire, "t").error_code == 0
     partition = partition_of(broker, "t")
 
@@ -221,7 +221,7 @@ def list_offset(wire: Wire, topic: str, timestamp: int):
     return answer.topics[0].partitions[0]
 
 
-def test_list_offsets_tells_of_both_places(broker, wire):
+def test_list_offsets_covers_local_and_archived_segments(broker, wire):
     filled(broker, wire, "t")
     start = partition_of(broker, "t").local_start_offset
     assert list_offset(wire, "t", -2).offset == 0
@@ -233,7 +233,7 @@ def test_list_offsets_tells_of_both_places(broker, wire):
     assert list_offset(wire, "t", -3).offset == RECORDS - 1
 
 
-def test_log_dirs_tell_of_both_places(broker, wire, tmp_path):
+def test_log_dirs_cover_local_and_archived_segments(broker, wire, tmp_path):
     filled(broker, wire, "t")
     local, archived = wire.ask(DescribeLogDirsRequest(topics=None), 4).results
     assert archived.log_dir == f"file://{tmp_path / 'archive'}"

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tiers import long
 
-from headwater.settings import BrokerSettings
+from headwater.client.erasing import erase_records
+from headwater.settings import BrokerSettings, ClientSettings
 from headwater.testing import InProcessBroker
 
 ROOT = Path(__file__).parents[2]
@@ -154,3 +156,46 @@ def test_committed_offsets_survive_compaction(broker: InProcessBroker) -> None:
         assert consumer.committed([TopicPartition("t", 0)], timeout=30)[0].offset == 299
     finally:
         consumer.close()
+
+
+@long
+def test_records_are_erased_while_the_topic_is_compacted(
+    broker: InProcessBroker, tmp_path: Path
+) -> None:
+    """Both rewrite the same segments, in turns. The key whose records were erased is gone; no
+    older value of it comes back, and no other key is lost.
+    """
+    create_topic(
+        broker,
+        "table",
+        cleanup_policy="compact",
+        segment_bytes="16384",
+        min_cleanable_dirty_ratio="0.01",
+    )
+    state: dict[bytes, bytes] = {}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "batch.size": 4096, "log_level": 0})
+    secrets: list[bytes] = []
+    running, sent = None, 0
+    for number in range(6):
+        produce(producer, "table", range(sent, sent + 300), state)
+        sent += 300
+        secret = b"secret of alice %d " % number + b"y" * 50
+        secrets.append(secret)
+        offsets: list[int] = []
+        producer.produce(
+            "table", secret, b"alice", on_delivery=lambda _, it, to=offsets: to.append(it.offset())
+        )
+        assert producer.flush(PATIENCE_S) == 0
+        if running is None or running.done():
+            running = compacting(broker)
+        erased = erase_records(broker.bootstrap, ClientSettings(), {("table", 0): offsets})
+        assert erased.erased == 1
+        found = [(key, value) for _, key, value in consume(broker, "table") if key is not None]
+        assert dict(found) == state
+    assert running is not None
+    running.result(PATIENCE_S)
+    assert broker.running is not None
+    assert broker.running.broker.compactor.numbers.failures == 0
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*.log"))
+    assert not [secret for secret in secrets if secret in stored]
+    assert b"alice" not in stored

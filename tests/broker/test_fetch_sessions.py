@@ -61,7 +61,7 @@ def test_the_one_unused_for_longest_goes_first(sessions, clock):
     assert _go_on(sessions, ids[0], 3).id == ids[0]
 
 
-def test_beginning_anew_ends_the_old_one(sessions):
+def test_a_new_session_ends_the_old_one(sessions):
     first = _begin(sessions).id
     second = _begin(sessions, first).id
     assert second != first
@@ -101,7 +101,7 @@ def test_epochs_go_round(sessions):
     assert _go_on(sessions, session.id, 1).epoch == 1
 
 
-def test_nobody_goes_on_with_or_ends_the_session_of_another(sessions):
+def test_no_client_continues_or_ends_the_session_of_another(sessions):
     session = _begin(sessions)
     for epoch in (1, 0, -1):
         request = FetchRequest(session_id=session.id, session_epoch=epoch)

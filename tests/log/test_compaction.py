@@ -256,7 +256,7 @@ def test_more_keys_than_the_memory_holds(tmp_path: Path) -> None:
         assert log.pairs() == [(b"%d" % n, b"2") for n in range(600)]
 
 
-def test_a_segment_without_a_superseded_record_is_not_written_anew(log: CompactedLog) -> None:
+def test_a_segment_without_a_superseded_record_is_not_rewritten(log: CompactedLog) -> None:
     log.put((b"a", b"1"))
     path = log.partition().segments[0].log_path
     before = os.stat(path).st_ino
@@ -421,7 +421,7 @@ def test_what_a_dead_pass_left_is_removed_at_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [0, 3])
-def test_tombstones_may_stay_for_ever(tmp_path: Path, codec: int) -> None:
+def test_tombstones_may_stay_indefinitely(tmp_path: Path, codec: int) -> None:
     with CompactedLog(tmp_path) as log:
         log.create(delete_retention_ms=2**63 - 1)
         log.put((b"a", None), (b"b", b"1"), codec=codec)

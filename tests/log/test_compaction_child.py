@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from support.log.compaction_harness import NUMBA_CACHE, CompactedLog
 from tiers import long
 
+from headwater import extras
 from headwater.log.compaction.compactor import Child, CompactionLimits, Compactor
 from headwater.log.compaction.job import Job, Source
 
@@ -46,6 +48,21 @@ async def writing(log: CompactedLog) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not any("cleaned" in name for name in log.names()):
             await asyncio.sleep(0.01)
+
+
+def test_missing_compiled_loops_are_reported_once(log: CompactedLog, monkeypatch, caplog) -> None:
+    """Not at every start of the process."""
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "numba")
+    caplog.set_level(logging.INFO)
+    compactor = Compactor(log.store, CompactionLimits())
+    for passes in (1, 2):
+        log.run(compactor.run())
+        log.settle()
+        assert compactor.numbers.passes == passes
+        assert process_of(compactor) is None
+        log.put((b"a", b"again" + b"x" * 300), (b"a", b"and again"))
+        assert log.roll() is None
+    assert caplog.text.count("without compiled loops") == 1
 
 
 def test_a_pass_in_a_process_of_its_own(log: CompactedLog) -> None:

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from support.log.compaction_harness import CompactedLog
 
-from headwater.log.compaction import cleaning, kernels, output, plain_loops
+from headwater.log.compaction import cleaning, kernels, plain_loops
 from headwater.log.compaction.compactor import Child, CompactionLimits, Compactor
 from headwater.protocol.records import TRANSACTIONAL, Record, build_batch
 
@@ -23,7 +23,6 @@ DAY_S = 86_400
 def loops(module: ModuleType) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleaning, "kernels", module)
-        patch.setattr(output, "kernels", module)
         yield
 
 
@@ -117,7 +116,7 @@ def test_the_child_compacts_where_numba_is_not_installed(tmp_path: Path) -> None
         compactor = Compactor(log.store, log.limits)
         child = Child(log.store.path)
         child.command = (sys.executable, "-P", str(script))
-        compactor._child, compactor._cleaner = child, child.clean
+        compactor._child, compactor._cleaner = child, child.run
         log.run(compactor.run())
         log.settle()
         assert compactor.numbers.passes == 1, compactor.numbers.last_error

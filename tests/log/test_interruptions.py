@@ -117,16 +117,16 @@ def test_a_clean_stop_is_believed_only_if_the_log_ends_where_it_says(log: Log):
     check_all_is_there(log.open())
 
 
-def test_a_client_that_goes_away_leaves_the_catalog_to_whoever_writes_it(log: Log):
+def test_a_cancelled_request_does_not_cancel_the_catalog_write_it_waits_for(log: Log):
     async def interrupted() -> None:
         held = HeldSync(log.files, "catalog.jsonl")
-        for_nobody = asyncio.create_task(log.store.next_producer_id())
+        abandoned = asyncio.create_task(log.store.next_producer_id())
         await held.reached()
-        for_nobody.cancel()
+        abandoned.cancel()
         creation = asyncio.create_task(log.store.create_topic("a", 1, {}))
         await asyncio.wait({creation}, timeout=0.1)
         held.go.set()
-        await cancelled(for_nobody)
+        await cancelled(abandoned)
         await creation
         await log.store.create_topic("b", 1, {})
 

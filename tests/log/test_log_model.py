@@ -251,7 +251,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.faulty)
     @rule()
     def disk_is_well_again(self) -> None:
-        self.mend_disk()
+        self.repair_disk()
         # Errors of writeback that no sync has met yet come up now.
         for _ in range(2):
             self.log.checkpoint()
@@ -259,7 +259,7 @@ class LogMachine(RuleBasedStateMachine):
             self.log.settle()
         assert not self.log.store.failed
 
-    def mend_disk(self) -> None:
+    def repair_disk(self) -> None:
         self.log.files.repair()
         self.faulty = False
 
@@ -275,7 +275,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def restart_on_a_bad_disk(self) -> None:
         self.log.close()
-        self.mend_disk()
+        self.repair_disk()
         self.log.open()
         self.compare_after_restart()
 
@@ -302,7 +302,7 @@ class LogMachine(RuleBasedStateMachine):
         with contextlib.suppress(OSError):
             self.last_work(then)
         self.log.store.abandon()
-        self.mend_disk()
+        self.repair_disk()
         self.lose_power(power)
         if again_after is not None:
             self.log.files.die(after=again_after)
@@ -364,7 +364,7 @@ class LogMachine(RuleBasedStateMachine):
     # ── always ──
 
     @invariant()
-    def all_that_is_known_can_be_read(self) -> None:
+    def every_record_of_the_model_can_be_read(self) -> None:
         if not self.log.store:
             return
         partition = self.log.partition()

@@ -78,7 +78,7 @@ class TestTopics:
         log.crash()
         assert log.store.catalog.topics == {}
 
-    def test_made_anew_it_begins_anew(self, log: Log):
+    def test_recreated_it_starts_empty(self, log: Log):
         log.create(segment_bytes=1024)
         for sequence in range(10):
             log.append(batch_of(bytes(300), producer=(5, 0, sequence)))
@@ -93,7 +93,7 @@ class TestTopics:
             assert log.append(batch_of(b"new", producer=(5, 0, 0))) == 0
 
     @pytest.mark.parametrize("after", range(14))
-    def test_made_anew_after_a_crash_in_its_deletion(self, log: Log, after: int):
+    def test_recreated_after_a_crash_in_its_deletion(self, log: Log, after: int):
         log.create(segment_bytes=1024)
         log.fill(10)
         log.checkpoint()
@@ -143,7 +143,9 @@ class TestTopics:
         assert log.values() == [b"new"]
 
     @pytest.mark.parametrize("after", range(14))
-    def test_files_that_a_failing_disk_kept_do_no_harm_to_the_new(self, log: Log, after: int):
+    def test_files_that_a_failing_disk_did_not_delete_do_not_affect_the_new(
+        self, log: Log, after: int
+    ):
         log.create()
         log.fill(3)
         log.files.die(after=after)

@@ -36,7 +36,7 @@ def test_reading_from_every_offset_also_inside_a_batch(log: Log):
 
 
 @pytest.mark.parametrize("max_bytes", [0, 1, 200, 333, 1000, 5000])
-def test_byte_limits_are_kept_but_for_one_batch(log: Log, max_bytes: int):
+def test_byte_limits_are_respected_but_for_one_batch(log: Log, max_bytes: int):
     log.create(segment_bytes=3000, index_interval_bytes=300)
     values = log.fill(40)
     for offset in range(0, 40, 7):
@@ -196,7 +196,7 @@ class TestIdempotence:
             self.append(log, sequence, **more)
         return refused.value.code
 
-    def test_the_last_five_are_known(self, log: Log):
+    def test_the_last_five_are_recognised(self, log: Log):
         log.create()
         for sequence in range(7):
             assert self.append(log, sequence) == sequence
@@ -206,7 +206,7 @@ class TestIdempotence:
         assert log.partition().next_offset == 7
 
     @pytest.mark.parametrize("again", ["restart", "crash", "checkpointed crash"])
-    def test_the_last_five_are_known_after(self, log: Log, again: str):
+    def test_the_last_five_are_recognised_after(self, log: Log, again: str):
         log.create()
         for sequence in range(7):
             self.append(log, sequence)
@@ -292,7 +292,7 @@ class TestIdempotence:
         assert [self.append(log, 2, pid=pid) for pid in (1, 2, 3)] == [6, 7, 8]
 
 
-def test_a_producer_of_old_records_is_known_as_long_as_any_other(log: Log):
+def test_a_producer_of_old_records_is_tracked_as_long_as_any_other(log: Log):
     """A copy of last year's records is no reason to store one of them twice."""
     log.create()
     day_ms = 24 * 3600 * 1000

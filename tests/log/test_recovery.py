@@ -136,7 +136,7 @@ def test_every_flipped_byte_of_the_last_batch_is_noticed(log: Log, tmp_path):
 
 
 @pytest.mark.parametrize("at", [9, 10, 30, 61, 100])
-def test_damage_in_the_middle_is_kept_beside(log: Log, at: int):
+def test_damage_in_the_middle_is_stored_in_a_file_beside(log: Log, at: int):
     """Also when the damage is in the length, so that nothing can be stepped over."""
     log.create()
     values = log.fill(10)

@@ -65,7 +65,7 @@ def test_a_size_of_nothing_keeps_nothing(log: Log):
 @pytest.mark.parametrize(
     "configs", [{"retention_ms": -1}, {"retention_ms": 1, "cleanup_policy": "compact"}]
 )
-def test_what_is_kept_for_ever(log: Log, configs: dict):
+def test_what_is_retained_indefinitely(log: Log, configs: dict):
     log.create(segment_bytes=1024, **configs)
     values = log.fill(20)
     log.clock.advance(10**9)
@@ -73,7 +73,7 @@ def test_what_is_kept_for_ever(log: Log, configs: dict):
     assert log.values() == values
 
 
-def test_after_a_restart_ages_are_known_without_a_scan(log: Log):
+def test_after_a_restart_ages_are_available_without_a_scan(log: Log):
     log.create(segment_bytes=1024, retention_ms=60_000)
     log.fill(20)
     log.restart()
@@ -184,7 +184,7 @@ def test_records_without_timestamps_go_by_the_age_of_their_file(log: Log):
     assert not os.path.exists(first)
 
 
-def test_a_lost_time_index_neither_hides_records_nor_keeps_them_for_ever(log: Log):
+def test_a_lost_time_index_neither_hides_records_nor_retains_them_indefinitely(log: Log):
     log.create(segment_ms=9_000, retention_ms=60_000)
     log.fill(30)
     sealed = log.partition().segments[0]

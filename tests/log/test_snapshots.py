@@ -144,7 +144,7 @@ def test_a_damaged_one_is_replaced_by_the_one_before(log: Log, end: str):
         log.close()
 
 
-def test_no_one_outlives_what_it_tells_of(log: Log):
+def test_no_snapshot_outlives_the_records_it_describes(log: Log):
     """Damage has cut the log in front of the last checkpoint."""
     write(log, 0)
     write(log, 1)

@@ -70,7 +70,7 @@ def test_the_oldest_open_transaction_holds_the_others_back(log: Log):
     assert log.committed_values() == [b"one", b"two"]
 
 
-def test_what_was_aborted_is_known_for_every_range(log: Log):
+def test_aborted_transactions_are_listed_for_every_range(log: Log):
     write(log, 1, 0, b"1a")  # 0
     write(log, 2, 0, b"2a")  # 1
     log.end(1, commit=False)  # 2
@@ -308,7 +308,7 @@ def test_an_open_transaction_outlives_its_segment(log: Log):
     assert stable(log) == 3
 
 
-def test_a_torn_index_is_written_anew(log: Log):
+def test_a_torn_index_is_rewritten(log: Log):
     write(log, 1, 0)
     log.end(1, commit=False)
     log.checkpoint()

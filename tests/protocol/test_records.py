@@ -174,10 +174,10 @@ def _refusal(batch: bytearray) -> ErrorCode:
     return refused.value.code
 
 
-def _patched(form: str, at: int, value: int, *, mend_crc: bool = True) -> bytearray:
+def _patched(form: str, at: int, value: int, *, fix_crc: bool = True) -> bytearray:
     batch = build_batch([Record(0, 5, b"k", b"v")] * 3)
     struct.pack_into(form, batch, at, value)
-    if mend_crc:
+    if fix_crc:
         struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
     return batch
 
@@ -187,7 +187,7 @@ def _patched(form: str, at: int, value: int, *, mend_crc: bool = True) -> bytear
     [
         (_patched(">b", 16, 1), ErrorCode.INVALID_RECORD),
         (_patched(">b", 16, 0), ErrorCode.INVALID_RECORD),
-        (_patched(">I", 17, 1, mend_crc=False), ErrorCode.CORRUPT_MESSAGE),
+        (_patched(">I", 17, 1, fix_crc=False), ErrorCode.CORRUPT_MESSAGE),
         (_patched(">h", 21, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (_patched(">h", 21, CONTROL), ErrorCode.INVALID_RECORD),
         (_patched(">i", 23, 7), ErrorCode.INVALID_RECORD),

@@ -56,7 +56,7 @@ def test_a_server_without_the_password_is_found_out():
         client.check(SERVER_FINAL)
 
 
-def test_a_client_does_not_hash_for_ever():
+def test_a_client_does_not_hash_indefinitely():
     client = scram.ClientExchange("SCRAM-SHA-256", "user", "pencil")
     nonce = client.client_first().decode().partition("r=")[2]
     for iterations in (1, 4095, 16385, 10**8):

@@ -10,6 +10,7 @@ from uuid import UUID
 from headwater.broker.admission.batch_checks import BatchChecks
 from headwater.broker.admission.overload import Overload
 from headwater.broker.admission.quotas import Quotas
+from headwater.broker.admission.schema_ids import SchemaIds
 from headwater.broker.api.registry import APIS, ClientConnection
 from headwater.broker.background import Background
 from headwater.broker.fetch_sessions import FetchSessions
@@ -30,6 +31,7 @@ from headwater.clock import Clock, sleep
 from headwater.log import retention
 from headwater.log.catalog import Topic, is_topic_name
 from headwater.log.compaction.compactor import CompactionLimits, Compactor
+from headwater.log.erasure.eraser import Eraser
 from headwater.log.partitions.partition import PartitionLog
 from headwater.log.store import LogStore
 from headwater.protocol.error_codes import ApiError, ErrorCode
@@ -126,7 +128,9 @@ class Broker:
             options.transactions,
         )
         self.compactor = Compactor(store, options.compaction)
+        self.eraser = Eraser(store, self.compactor, bytes_per_s=options.compaction.bytes_per_s)
         self.quotas = Quotas(store, clock)
+        self.schema_ids = SchemaIds(store)
         self.batch_checks = BatchChecks(self, options.max_decompressed_bytes)
         self.overload = Overload(self)
         self.groups.offsets.when_committed(self.overload.committed)
@@ -147,6 +151,7 @@ class Broker:
         if not self.store.has_topic(OFFSETS_TOPIC):
             await self.store.create_topic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS)
         self.quotas.load()
+        self.eraser.load()
         if self.authentication.mode == "sasl":
             await self.users.start()
         await self._measure_disk()
@@ -155,6 +160,7 @@ class Broker:
         self._background.start(self._every(CHECKPOINT_S, self.store.checkpoints.write))
         self._background.start(self._every(RETENTION_S, self.retain))
         self._background.start(self._every(COMPACTION_S, self.compactor.run))
+        self._background.start(self.eraser.run())
         self._background.start(self._every(1.0, self._measure_disk))
         self._background.start(self._every(1.0, self.store.probe))
         self._background.start(self._every(1.0, self.transactions.abort_timed_out))
@@ -167,6 +173,7 @@ class Broker:
         await self._background.stop()
         await self.overload.close()
         await self.batch_checks.close()
+        await self.schema_ids.close()
         if self._changes:
             await asyncio.wait(self._changes)
         await self.transactions.close()
@@ -180,6 +187,7 @@ class Broker:
         """Lets everything go as a crash would; for tests."""
         await self._background.stop()
         await self.batch_checks.close()
+        await self.schema_ids.close()
         self.users.close()
         self.transactions.abandon()
         await self.queues.abandon()

@@ -58,6 +58,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         Setting("headwater.overload.group", STRING, "", _any, "the group whose lag headwater.overload.policy goes by"),
         Setting("headwater.overload.policy", STRING, "buffer", one_of("buffer", "backpressure", "drop"), "when that group is too far behind: records wait on disk (buffer), producers wait (backpressure), the newest records are not taken (drop)"),
         Setting("headwater.retention.wait.groups", LIST, "", _names, "groups that retention waits for: what they have not read is retained"),
+        Setting("headwater.schema.validation", STRING, "none", one_of("none", "key", "value", "both"), "what of a record has to have the id of one of the topic's schemas in the registry (T-key, T-value)"),
         Setting("index.interval.bytes", INT, "4096", number(0, INT32_MAX), "bytes between two entries of an index"),
         Setting("local.retention.bytes", LONG, "-2", number(-2, INT64_MAX), "bytes retained on this machine once they are archived; -1: no bound, -2: as retention.bytes"),
         Setting("local.retention.ms", LONG, "-2", number(-2, INT64_MAX), "how long records stay on this machine once they are archived; -1: indefinitely, -2: as retention.ms"),
@@ -117,6 +118,7 @@ class TopicConfig:
     retention_bytes: int
     retention_ms: int
     retention_waits_for: frozenset[str]
+    schema_validation: str  # none, key, value or both
     segment_bytes: int
     segment_index_bytes: int
     segment_ms: int
@@ -150,6 +152,7 @@ def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> T
         retention_bytes=value("retention.bytes"),
         retention_ms=value("retention.ms"),
         retention_waits_for=value("headwater.retention.wait.groups"),
+        schema_validation=value("headwater.schema.validation"),
         segment_bytes=value("segment.bytes"),
         segment_index_bytes=value("segment.index.bytes"),
         segment_ms=value("segment.ms"),

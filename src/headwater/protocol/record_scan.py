@@ -8,9 +8,12 @@ A caller that must not hold up others looks at some records at a time (`step`).
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from headwater.errors import MalformedMessage
 from headwater.protocol.primitives import write_varlong
+
+KEYLESS: Final = "a record of a compacted topic needs a key"
 
 # attributes, timestamp delta, (offset delta), and the length of the key if it is -1: there is none
 _HEAD = re.compile(rb".[\x80-\xff]*+[\x00-\x7f]([\x80-\xff]*+[\x00-\x7f])(\x01)?", re.DOTALL).match
@@ -36,7 +39,7 @@ class LengthScan:
     Raises MalformedMessage if the bytes are not `count` records, one behind the other.
     """
 
-    keyless: Sequence[int] = ()
+    refused: Sequence[tuple[int, str]] = ()
 
     def __init__(self, body: bytes | memoryview, count: int) -> None:
         self.size_bytes = len(body)
@@ -59,14 +62,14 @@ class LengthScan:
 
 
 class KeyScan:
-    """The records of one batch, looked at one after the other; `keyless` has the number of each
+    """The records of one batch, looked at one after the other; `refused` has the number of each
     that has no key.
 
     Raises MalformedMessage if the bytes are not `count` records with the offsets 0, 1, 2, …
     """
 
     def __init__(self, body: bytes | memoryview, count: int) -> None:
-        self.keyless: list[int] = []
+        self.refused: list[tuple[int, str]] = []
         self.size_bytes = len(body)
         self._body = body
         self._count = count
@@ -77,7 +80,7 @@ class KeyScan:
         """Looks at so many more. True: that was all."""
         body, at = self._body, self._at
         end = min(self._number + records, self._count)
-        head_at, keyless = _HEAD, self.keyless
+        head_at, refused = _HEAD, self.refused
         try:
             for number, delta in enumerate(_deltas(self._number, end), self._number):
                 size_bytes = body[at]
@@ -88,7 +91,7 @@ class KeyScan:
                 if head is None or size_bytes & 1 or head[1] != delta:
                     raise MalformedMessage("a record is not what its batch says")
                 if head.lastindex == 2:
-                    keyless.append(number)
+                    refused.append((number, KEYLESS))
                 at += size_bytes >> 1
         except IndexError:
             raise MalformedMessage("a batch ends inside a record") from None

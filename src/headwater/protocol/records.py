@@ -251,6 +251,17 @@ def build_batch(
     return batch
 
 
+def rebuilt(header: BatchHeader, body: bytes | memoryview) -> bytearray:
+    """A stored batch with other records, as they are to lie behind the header: compressed. Length
+    and CRC are theirs, all else is as `header` says.
+    """
+    batch = bytearray(HEADER_BYTES + len(body))
+    HEADER.pack_into(batch, 0, *header._replace(length=len(batch) - LENGTH_ENDS_AT))
+    batch[HEADER_BYTES:] = body
+    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+    return batch
+
+
 def _write_record(body: bytearray, record: Record, timestamp_delta: int, delta: int) -> None:
     out = bytearray(b"\x00")
     write_varlong(out, timestamp_delta)

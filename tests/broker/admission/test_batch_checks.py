@@ -23,7 +23,7 @@ from headwater.broker.network import connection
 from headwater.errors import MalformedMessage
 from headwater.protocol import compression, records
 from headwater.protocol.error_codes import ErrorCode
-from headwater.protocol.record_scan import KeyScan, LengthScan
+from headwater.protocol.record_scan import KEYLESS, KeyScan, LengthScan
 from headwater.protocol.records import CRC_AT, CRC_FROM, HEADER_BYTES, Record, build_batch
 from headwater.settings import BrokerSettings
 from headwater.testing import InProcessBroker
@@ -411,7 +411,7 @@ def test_a_few_at_a_time():
     while not scan.step(100):
         steps += 1
     assert steps == len(keys) // 100
-    assert scan.keyless == [number for number, key in enumerate(keys) if key is None]
+    assert scan.refused == [(number, KEYLESS) for number, key in enumerate(keys) if key is None]
 
 
 @pytest.mark.parametrize("size_bytes", [0, 60, 100, 8000, 9000, 3 << 20])

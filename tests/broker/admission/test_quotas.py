@@ -71,7 +71,7 @@ def described(client: Wire, *components, strict: bool = False) -> dict:
     }
 
 
-def test_quotas_are_kept_over_a_restart_and_can_be_removed(broker):
+def test_quotas_survive_a_restart_and_can_be_removed(broker):
     with Wire(broker.bootstrap) as client:
         alter(client, {"client-id": "loader"}, producer_byte_rate=1000.0, consumer_byte_rate=5.5)
         alter(client, {"user": None}, request_percentage=50.0)
@@ -142,7 +142,7 @@ def test_validate_only_changes_nothing(broker):
         assert described(client) == {}
 
 
-def test_a_producer_over_its_quota_is_told_to_pause_and_is_not_read_meanwhile(broker):
+def test_a_producer_over_its_quota_is_throttled_and_is_not_read_meanwhile(broker):
     with Wire(broker.bootstrap) as client, Wire(broker.bootstrap) as other:
         client.create_topic("t")
         batch = batch_of(b"x" * 10_000)

@@ -98,7 +98,7 @@ def test_what_is_created_is_in_force_and_described(guarded, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_deleted_is_told_and_no_longer_in_force(guarded, version):
+def test_deleted_acls_are_reported_and_no_longer_in_force(guarded, version):
     create(guarded, creation(), creation("payments"), creation("ord", resource_pattern_type=4))
     assert may_read(guarded)
     (result,) = delete(
@@ -173,7 +173,7 @@ def test_a_filter_that_means_nothing_is_refused_and_does_not_hold_up_the_others(
     assert len(good.matching_acls) == 1
 
 
-def test_an_acl_that_two_filters_mean_is_told_twice(guarded):
+def test_an_acl_that_two_filters_match_is_reported_twice(guarded):
     create(guarded, creation())
     results = delete(guarded, delete_filter(), delete_filter(principal_filter="User:alice"))
     assert [len(result.matching_acls) for result in results] == [1, 1]

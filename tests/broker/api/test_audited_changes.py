@@ -37,7 +37,7 @@ ADMIN, ALICE = Principal("admin"), Principal("alice")
 NO_CHANGE = {
     "AddOffsetsToTxn", "AddPartitionsToTxn", "ApiVersions", "ConsumerGroupDescribe",
     "ConsumerGroupHeartbeat", "DescribeAcls", "DescribeClientQuotas", "DescribeCluster",
-    "DescribeConfigs", "DescribeGroups", "DescribeLogDirs", "DescribeProducers",
+    "DescribeConfigs", "DescribeErasure", "DescribeGroups", "DescribeLogDirs", "DescribeProducers",
     "DescribeShareGroupOffsets", "DescribeTopicPartitions", "DescribeTransactions",
     "DescribeUserScramCredentials", "ElectLeaders", "EndTxn", "Fetch", "FindCoordinator",
     "Heartbeat", "InitProducerId", "JoinGroup", "LeaveGroup", "ListConfigResources", "ListGroups",
@@ -47,7 +47,7 @@ NO_CHANGE = {
 }  # fmt: skip
 
 
-def test_of_every_api_it_is_known_whether_it_changes_something():
+def test_every_api_is_classified_as_changing_or_not():
     unknown = {served.name for served in APIS.values()} - set(CHANGES) - NO_CHANGE
     assert not unknown, "say in audited_changes.py what they change, or here that they do not"
 
@@ -56,6 +56,7 @@ def test_of_every_api_it_is_known_whether_it_changes_something():
 def audited(guarded, tmp_path):
     """A broker with one topic and one group; `audited.lines()` is what its audit log says."""
     guarded.topic("orders")
+    guarded.append("orders", 1)
     guarded.ask(ROWS["OffsetCommit"].request(Asked("orders", NIL_UUID, 9)), 9, ADMIN)
     path = tmp_path / "audit.jsonl"
     guarded.broker.audit = AuditLog(str(path), guarded.broker.clock)
@@ -78,6 +79,7 @@ def audited(guarded, tmp_path):
         ("DeleteTopics", "TOPIC", "orders", "DELETE"),
         ("CreatePartitions", "TOPIC", "orders", "ALTER"),
         ("DeleteRecords", "TOPIC", "orders", "DELETE"),
+        ("EraseRecords", "TOPIC", "orders", "DELETE"),
         ("AlterConfigs", "TOPIC", "orders", "ALTER_CONFIGS"),
         ("IncrementalAlterConfigs", "TOPIC", "orders", "ALTER_CONFIGS"),
         ("DeleteGroups", "GROUP", GROUP, "DELETE"),

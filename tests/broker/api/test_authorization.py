@@ -200,7 +200,7 @@ def test_each_of_several_rights_is_needed(broker, name, version, missing):
 
 
 @pytest.mark.parametrize(("name", "version"), rows_about_topics())
-def test_nobody_learns_whether_a_topic_exists(closed_broker, name, version):
+def test_no_client_learns_whether_a_topic_exists(closed_broker, name, version):
     assert_equal_answers(closed_broker, ROWS[name], version)
 
 
@@ -322,7 +322,7 @@ class TestDeleteTopics:
             (response.name, ErrorCode(response.error_code).name) for response in answer.responses
         }
 
-    def test_who_sees_a_topic_is_told_why_not(self, broker):
+    def test_a_user_that_sees_a_topic_learns_why_not(self, broker):
         allow(broker, Operation.DESCRIBE, TOPIC, "*")
         topic_id = broker.broker.topic(EXISTING).id
         refused = "TOPIC_AUTHORIZATION_FAILED"
@@ -330,7 +330,7 @@ class TestDeleteTopics:
         assert self.delete(broker, {"name": None, "topic_id": topic_id}) == {(None, refused)}
         assert self.delete(broker, {"name": ABSENT}) == {(ABSENT, "UNKNOWN_TOPIC_OR_PARTITION")}
 
-    def test_a_name_and_an_id_together_do_not_tell_that_they_are_one(self, broker):
+    def test_a_name_and_an_id_together_do_not_reveal_that_they_are_one(self, broker):
         topic_id = broker.broker.topic(EXISTING).id
         assert self.delete(broker, {"name": EXISTING}, {"name": None, "topic_id": topic_id}) == {
             (EXISTING, "TOPIC_AUTHORIZATION_FAILED"),

@@ -29,7 +29,7 @@ def test_no_election_is_needed(asked, version):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_of_all_partitions_none_is_told(asked, version):
+def test_of_all_partitions_none_is_reported(asked, version):
     asked.topic("orders")
     response = asked.ask(ElectLeadersRequest(topic_partitions=None), version)
     assert (response.error_code, response.replica_election_results) == (0, [])

@@ -306,7 +306,7 @@ def test_only_what_is_durable_is_read(tmp_path):
 # ── sessions (KIP-227) ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_session_tells_only_news(client, topic):
+def test_a_session_reports_only_changes(client, topic):
     for partition in range(3):
         client.produce(topic, batch_of(b"old"), partition=partition)
     begun = client.ask(_of_partitions(topic, 0, 1, 2, session_epoch=0), 12)

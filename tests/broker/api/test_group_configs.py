@@ -86,7 +86,7 @@ def listed(asked):
     return [resource.resource_name for resource in answer.config_resources]
 
 
-def test_a_change_is_in_force_told_and_survives(asked):
+def test_a_change_takes_effect_is_described_and_survives(asked):
     assert alter(asked, (SET, "share.record.lock.duration.ms", "1500")).error_code == 0
     assert alter(asked, (SET, "headwater.share.order", "key")).error_code == 0
     for _ in range(2):

@@ -59,7 +59,7 @@ def test_a_transactional_id_keeps_its_producer_id(tmp_path):
     broker.stop()
 
 
-def test_a_full_disk_is_told_as_something_to_try_again(tmp_path):
+def test_a_full_disk_is_reported_as_a_retriable_error(tmp_path):
     files = FaultyFiles()
     broker = InProcessBroker(str(tmp_path), files=files)
     broker.start()

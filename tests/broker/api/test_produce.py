@@ -101,7 +101,7 @@ BAD_BATCHES = {
     "a length below the header's": (lambda: _changed(8, ">i", 10), ErrorCode.CORRUPT_MESSAGE),
     "a negative length": (lambda: _changed(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
     "a control batch": (lambda: batch_of(b"x", attributes=CONTROL), ErrorCode.INVALID_RECORD),
-    "a transaction of nobody": (
+    "a transaction of an unknown producer": (
         lambda: batch_of(b"x", attributes=TRANSACTIONAL),
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),

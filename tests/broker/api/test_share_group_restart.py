@@ -120,7 +120,7 @@ def test_a_deleted_group_is_gone_with_its_queues(jobs, again):
     assert offsets(jobs) == {0: -1, 1: -1}  # it begins again
 
 
-def test_a_full_disk_gives_nobody_anything(jobs):
+def test_a_full_disk_gives_no_member_any_records(jobs):
     jobs.files.is_full = True
     answer = heartbeat(jobs, group="other")
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -33,7 +33,7 @@ async def rebalance_with(newcomer, *others):
     for other in others:
         assert await other.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     await asyncio.gather(joining, *(other.join() for other in others))
-    await asyncio.gather(*(member.sync_as_told() for member in (newcomer, *others)))
+    await asyncio.gather(*(member.sync_in_its_role() for member in (newcomer, *others)))
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -78,11 +78,11 @@ async def test_a_follower_waits_for_the_leaders_assignment_to_be_durable():
     cluster = await GroupCluster.start()
     leader, follower = await a_leader_and_a_follower(cluster)
     cluster.log.is_held = True
-    await asyncio.gather(leader.join(), follower.join_once_when_told())
-    following = asyncio.ensure_future(follower.sync_as_told())
+    await asyncio.gather(leader.join(), follower.join_once_at_a_rebalance())
+    following = asyncio.ensure_future(follower.sync_in_its_role())
     await settle()
     assert not following.done()
-    leading = asyncio.ensure_future(leader.sync_as_told())
+    leading = asyncio.ensure_future(leader.sync_in_its_role())
     await settle()
     assert not following.done()
     assert not leading.done()
@@ -189,7 +189,7 @@ async def test_who_joins_and_never_syncs_is_out():
     joining = lazy.joining()
     await settle()
     await asyncio.gather(joining, good.join())
-    await good.sync_as_told()
+    await good.sync_in_its_role()
     for _ in range(7):
         assert await good.heartbeat() == ErrorCode.NONE
         assert await lazy.heartbeat() == ErrorCode.NONE
@@ -198,7 +198,7 @@ async def test_who_joins_and_never_syncs_is_out():
     assert await lazy.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_member_that_never_came_back_with_its_id_holds_nobody_up():
+async def test_a_member_that_never_came_back_with_its_id_delays_no_other_member():
     cluster = await GroupCluster.start()
     good, other, ghost = Consumer(cluster), Consumer(cluster), Consumer(cluster)
     await stabilise(good)
@@ -260,7 +260,7 @@ async def test_a_stable_group_rebalances_for_its_leader_or_for_new_metadata_only
     await settle()
     assert not joining.done()
     await asyncio.gather(joining, leader.join())
-    await asyncio.gather(leader.sync_as_told(), follower.sync_as_told())
+    await asyncio.gather(leader.sync_in_its_role(), follower.sync_in_its_role())
     assert leader.generation == generation + 1
 
     joining = leader.joining()
@@ -329,7 +329,7 @@ async def test_a_member_that_leaves_while_others_wait_for_it_lets_them_go_on():
     assert third.generation == first.generation
 
 
-async def test_a_full_group_takes_nobody_else():
+async def test_a_full_group_refuses_other_members():
     cluster = await GroupCluster.start(GroupSettings(max_size=2))
     members = [Consumer(cluster) for _ in range(2)]
     await stabilise(*members)
@@ -359,9 +359,9 @@ async def test_a_new_group_can_wait_for_more_members():
 async def test_a_failed_write_of_the_assignment_sends_everyone_back_to_join():
     cluster = await GroupCluster.start()
     leader, follower = await a_leader_and_a_follower(cluster)
-    await asyncio.gather(leader.join(), follower.join_once_when_told())
+    await asyncio.gather(leader.join(), follower.join_once_at_a_rebalance())
     cluster.log.fail_next = 1
-    answers = await asyncio.gather(follower.sync_as_told(), leader.sync_as_told())
+    answers = await asyncio.gather(follower.sync_in_its_role(), leader.sync_in_its_role())
     assert {a.error_code for a in answers} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
     await stabilise(leader, follower)
     assert follower.assignment == follower.member_id.encode()
@@ -372,7 +372,7 @@ async def test_a_leader_whose_connection_closes_during_the_write_still_makes_the
     leader = Consumer(cluster)
     await leader.join()
     cluster.log.is_held = True
-    syncing = asyncio.ensure_future(leader.sync_as_told())
+    syncing = asyncio.ensure_future(leader.sync_in_its_role())
     await settle()
     syncing.cancel()
     await settle()
@@ -420,7 +420,7 @@ async def test_an_empty_group_stays_empty_after_a_restart_and_its_generation_goe
     assert member.generation == 3
 
 
-async def test_until_the_groups_are_loaded_clients_are_told_to_wait():
+async def test_until_the_groups_are_loaded_clients_are_asked_to_retry():
     cluster = GroupCluster()
     member = Consumer(cluster)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -432,7 +432,7 @@ async def test_until_the_groups_are_loaded_clients_are_told_to_wait():
     await stabilise(member)
 
 
-async def test_closing_answers_whoever_waits():
+async def test_closing_answers_all_waiting_members():
     cluster = await GroupCluster.start()
     first, second = Consumer(cluster), Consumer(cluster)
     await stabilise(first)
@@ -453,7 +453,7 @@ async def test_five_hundred_members_form_one_generation():
     }
 
 
-async def test_what_is_kept_of_a_request_does_not_alias_its_buffer():
+async def test_what_is_stored_of_a_request_does_not_alias_its_buffer():
     cluster = await GroupCluster.start()
     await stabilise(Consumer(cluster))
     (member,) = cluster.groups.registry.get("g").roster

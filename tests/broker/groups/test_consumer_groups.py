@@ -259,7 +259,7 @@ async def test_a_pattern_that_is_slow_with_the_topics_of_this_broker_is_refused(
     assert len(member.owned) == 300
 
 
-async def test_a_pattern_that_became_slow_matches_nothing_new_and_fails_nobody():
+async def test_a_pattern_that_became_slow_matches_nothing_new_and_fails_no_member():
     """It was accepted when there were few topics."""
     cluster = await GroupCluster.start(t=2)
     slow = Kip848Consumer(cluster, topics=None, regex=".*a.{900}|t")
@@ -310,7 +310,7 @@ async def test_in_version_0_the_broker_chooses_the_member_id():
     assert response.member_id
 
 
-async def test_a_full_group_takes_nobody_else():
+async def test_a_full_group_refuses_other_members():
     cluster = await GroupCluster.start(GroupSettings(consumer_max_size=1))
     member = Kip848Consumer(cluster)
     await member.heartbeat()

@@ -76,7 +76,7 @@ class AcknowledgedOffsets(Machine):
 
         async def join():
             assert (await member.join()).error_code == ErrorCode.NONE
-            assert (await member.sync_as_told()).error_code == ErrorCode.NONE
+            assert (await member.sync_in_its_role()).error_code == ErrorCode.NONE
 
         self.run(join())
         self.members[group] = member
@@ -253,7 +253,7 @@ async def test_a_group_that_is_loaded_twice_is_described_the_same():
     cluster = await GroupCluster.start()
     member = Consumer(cluster)
     await member.join()
-    await member.sync_as_told()
+    await member.sync_in_its_role()
     described = []
     for _ in range(3):
         await cluster.crash_and_restart()

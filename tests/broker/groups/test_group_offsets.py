@@ -265,7 +265,7 @@ async def test_offsets_are_deleted_for_good():
     assert await cluster.fetch("g") == {("t", 1): 2}
 
 
-async def test_deleting_offsets_that_nobody_has_or_that_somebody_needs():
+async def test_deleting_offsets_that_do_not_exist_or_are_in_use():
     cluster = await GroupCluster.start(t=1, other=1)
     assert await delete(cluster, "none", "t", 0) == ErrorCode.GROUP_ID_NOT_FOUND
     member = Consumer(cluster)
@@ -346,7 +346,7 @@ async def test_a_live_group_loses_the_old_offsets_of_topics_it_no_longer_reads()
     assert await cluster.fetch("m") == {("t", 0): 1}
 
 
-async def test_a_retention_of_its_own_is_kept_to():
+async def test_a_retention_of_its_own_is_respected():
     cluster = await GroupCluster.start()
     request = OffsetCommitRequest(
         group_id="g",

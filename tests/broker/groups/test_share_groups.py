@@ -190,7 +190,7 @@ async def test_a_silent_member_is_fenced_after_the_groups_own_session():
     assert (await silent.heartbeat()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_lost_answer_is_told_again_and_any_other_epoch_is_fenced():
+async def test_a_lost_answer_is_sent_again_and_any_other_epoch_is_fenced():
     cluster = await GroupCluster.start(t=2)
     first = ShareConsumer(cluster)
     await first.heartbeat()
@@ -234,7 +234,7 @@ async def test_a_group_that_there_is_not_can_only_be_joined():
         assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_a_full_group_takes_nobody_new():
+async def test_a_full_group_refuses_new_members():
     cluster = await GroupCluster.start(GroupSettings(share_max_size=1))
     member = ShareConsumer(cluster)
     await share(member)
@@ -274,7 +274,7 @@ async def test_queue_state_comes_before_the_assignment():
     assert await offsets(cluster) == {("t", p): (-1, ErrorCode.NONE) for p in (0, 1)}
 
 
-async def test_new_partitions_of_a_known_topic_are_read_from_their_beginning():
+async def test_new_partitions_of_a_subscribed_topic_are_read_from_their_beginning():
     cluster = await GroupCluster.start(t=1)
     member = ShareConsumer(cluster)
     await member.heartbeat()

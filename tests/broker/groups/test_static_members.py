@@ -76,7 +76,7 @@ async def test_a_restarted_leader_does_not_assign_again(version, skips):
     assert await follower.heartbeat() == ErrorCode.NONE
 
 
-async def test_the_new_id_is_told_only_when_the_log_has_it():
+async def test_the_new_id_is_returned_only_when_the_log_has_it():
     cluster, _, follower = await a_stable_group()
     cluster.log.is_held = True
     joining = asyncio.ensure_future(restarted(follower).join_once())

@@ -109,7 +109,7 @@ def test_not_ready_while_it_stops(broker):
         broker.running.http.is_ready = True
 
 
-def test_many_who_say_nothing_keep_nobody_out(broker, monkeypatch):
+def test_many_silent_connections_shut_no_client_out(broker, monkeypatch):
     monkeypatch.setattr("headwater.probe_http.MAX_CONNECTIONS", 10)
     monkeypatch.setattr("headwater.probe_http.REQUEST_TIMEOUT_S", 600)  # it is not what ends them
     with wire.many(broker.metrics_address, 30) as silent:

@@ -117,7 +117,7 @@ def test_lag_in_records_bytes_and_seconds(broker, clock):
         assert lags(broker)["some"][:2] == (4, 4 * len(batch))
 
 
-def test_a_group_is_told_of_before_and_after_retention_passes_it(broker, webhook, clock):
+def test_a_group_is_reported_before_and_after_retention_passes_it(broker, webhook, clock):
     with Wire(broker.bootstrap) as client:
         client.create_topic("t")
         for _ in range(10):

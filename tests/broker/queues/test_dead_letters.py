@@ -35,7 +35,7 @@ def about(letter) -> dict[str, bytes]:
     return {name.removeprefix("headwater.dlq."): value for name, value in letter.headers}
 
 
-def test_a_rejected_record_is_kept_as_it_was_and_why(broker):
+def test_a_rejected_record_is_stored_unchanged_with_the_reason(broker):
     jobs = broker.topic()
     record = Record(0, broker.clock.now_ms() - 5, b"key", b"value", [("trace", b"7")])
     assert broker.wire.produce("jobs", records.build_batch([record])).error_code == 0

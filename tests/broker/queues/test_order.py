@@ -150,7 +150,7 @@ def test_the_next_of_a_key_waits_until_the_one_before_is_settled_durably():
     assert order.free(window, 0.0, 10) == [1]
 
 
-def test_keys_of_a_million_settled_records_are_not_kept():
+def test_keys_of_a_million_settled_records_are_not_retained():
     window, order = Window(0), KeyOrder(0)
     count, step = 100_000, 1_000
     for first in range(0, count, step):

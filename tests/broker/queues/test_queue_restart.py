@@ -122,7 +122,7 @@ def test_a_failed_archive_does_not_copy_twice(broker, monkeypatch):
     assert len(broker.letters()) == 1
 
 
-def test_the_state_log_is_begun_anew_and_stays_small(broker, monkeypatch):
+def test_the_state_log_is_rewritten_and_stays_small(broker, monkeypatch):
     monkeypatch.setattr(state_log, "UPDATES_KEPT", 20)
     jobs = broker.topic()
     slow = broker.consumer(jobs)
@@ -269,7 +269,7 @@ def test_a_fetch_that_waits_ends_when_the_state_of_its_group_is_deleted(broker):
     assert queues.describe(GROUP) == []
 
 
-def test_a_state_log_begun_anew_does_not_bring_back_what_is_being_deleted(broker):
+def test_a_rewritten_state_log_does_not_bring_back_what_is_being_deleted(broker):
     jobs = broker.topic()
     broker.produce(b"a")
     consumer = broker.consumer(jobs)

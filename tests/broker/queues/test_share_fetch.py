@@ -220,7 +220,7 @@ def test_the_cap_on_records_in_flight(broker):
     assert acquired(consumer.receive_fetch()) == list(range(100, 110))
 
 
-def test_a_slow_record_holds_up_nobody(broker):
+def test_a_slow_record_delays_no_other_consumer(broker):
     """The start offset stays in front of it, but the group goes on: far beyond the cap."""
     jobs = broker.topic(**{"share.partition.max.record.locks": "100"})
     consumer = broker.consumer(jobs)
@@ -252,7 +252,7 @@ def test_sessions_have_turns(broker):
     )
 
 
-def test_a_member_that_begins_anew_keeps_what_it_holds(broker):
+def test_a_member_that_opens_a_new_session_retains_its_acquired_records(broker):
     jobs = broker.topic()
     broker.produce(b"a")
     consumer = broker.consumer(jobs)

@@ -69,7 +69,7 @@ def test_what_one_gives_back_goes_to_one_that_waits(broker):
     assert holder.acknowledge((0, 0, ACCEPT)) == 0
 
 
-def test_nobody_is_woken_twice_for_the_same_and_none_for_nothing():
+def test_no_waiter_is_woken_twice_for_the_same_and_none_for_nothing():
     woken = []
     waiters = Waiters()
     wakes = [lambda number=number: woken.append(number) for number in range(AT_ONCE + 4)]

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import pytest
 
+from headwater.broker.security.acl_index import AclIndex
 from headwater.broker.security.acls import (
     Acl,
     AclFilter,
-    AclIndex,
     Operation,
     PatternType,
     Permission,

@@ -144,7 +144,7 @@ def test_a_client_cannot_forge_lines_or_make_them_long(events):
     assert len(line["client_id"]) < 300
 
 
-def test_the_file_is_rotated_and_only_so_many_are_kept(tmp_path):
+def test_the_file_is_rotated_and_only_so_many_are_retained(tmp_path):
     events = Log(tmp_path / "audit.jsonl", max_file_bytes=1000)
     for number in range(100):
         events.change(f"topic-{number}")

@@ -66,7 +66,7 @@ def test_the_right_password(broker, mechanism):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("name", "password"), [(USER, "wrong"), ("nobody", PASSWORD)])
-def test_a_wrong_login_is_not_told_what_was_wrong(broker, caplog, mechanism, name, password):
+def test_a_wrong_login_does_not_learn_what_was_wrong(broker, caplog, mechanism, name, password):
     with Login(broker.bootstrap) as client:
         began_s = time.monotonic()
         answer = client.log_in(mechanism, name, password)
@@ -122,7 +122,7 @@ def test_a_proof_cannot_be_used_twice(broker):
         assert one.say(proof).error_code == 0
 
 
-def test_nobody_acts_as_somebody_else(broker):
+def test_no_user_acts_as_another(broker):
     add_user(broker, "mallory", "m")
     with Login(broker.bootstrap) as client:
         client.begin("PLAIN")
@@ -141,7 +141,7 @@ def test_a_plain_message_of_no_form(broker, message):
         assert client.is_ended()
 
 
-def test_an_unknown_user_looks_like_a_known_one(broker):
+def test_an_unknown_user_looks_like_a_registered_one(broker):
     """Also after a restart: salt and iterations stay what they were."""
 
     def first_answer(name):
@@ -192,7 +192,7 @@ def test_a_user_who_is_deleted_is_gone_also_where_it_is_logged_in(broker):
         assert other.is_served()
 
 
-def test_who_deletes_itself_is_told_so(broker):
+def test_a_user_that_deletes_itself_still_gets_the_answer(broker):
     with Login(broker.bootstrap) as client:
         client.log_in("SCRAM-SHA-256")
         deletion = AlterUserScramCredentialsRequestScramCredentialDeletion(name=USER, mechanism=1)

@@ -288,7 +288,7 @@ def test_stalled_handshakes_do_not_keep_anybody_out(tmp_path, certificate, autho
             other.close()
 
 
-def test_who_only_asks_whether_somebody_listens_is_not_logged(tmp_path, certificate, caplog):
+def test_a_probe_of_the_port_is_not_logged(tmp_path, certificate, caplog):
     caplog.set_level(logging.WARNING)
     with encrypted(tmp_path, certificate) as broker:
         Wire(broker.bootstrap).close()

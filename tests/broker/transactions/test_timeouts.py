@@ -90,7 +90,7 @@ def test_a_timeout_while_the_disk_refuses_is_tried_again(cluster, producer):
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort", None])
-def test_a_transactional_id_that_nobody_uses_is_forgotten(cluster, producer, ends):
+def test_an_unused_transactional_id_expires(cluster, producer, ends):
     if ends is not None:
         producer.send("t", b"x")
         getattr(producer, ends)()
@@ -107,7 +107,7 @@ def test_a_transactional_id_that_nobody_uses_is_forgotten(cluster, producer, end
     assert producer.producer_id != before
 
 
-def test_an_id_in_use_is_kept(tmp_path):
+def test_an_id_in_use_does_not_expire(tmp_path):
     cluster = TransactionCluster(tmp_path / "log", TransactionSettings(max_timeout_ms=2**31 - 1))
     cluster.topic("t")
     producer = Producer(cluster, "payments")

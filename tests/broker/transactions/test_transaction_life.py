@@ -276,7 +276,7 @@ class TestEpochsUsedUp:
         again = cluster.ask(asked, 4)
         assert (again.producer_id, again.producer_epoch) == (producer.producer_id, 0)
 
-    def test_an_open_transaction_is_fenced_with_the_epoch_kept_for_that(self, cluster):
+    def test_an_open_transaction_is_fenced_with_the_epoch_reserved_for_that(self, cluster):
         producer = self._at_the_last_epoch(cluster, has_kip_890=False)
         old_id = producer.producer_id
         producer.send("t", b"x")
@@ -346,7 +346,7 @@ def test_partitions_that_join_together_take_one_record(cluster):
 
 
 @pytest.mark.parametrize("leaves", ["add", "offsets"])
-def test_a_client_that_goes_away_takes_nobody_with_it(cluster, producer, leaves):
+def test_a_client_that_disconnects_does_not_affect_other_clients(cluster, producer, leaves):
     """Two requests join in the same turn; the first one's connection ends."""
     leaving = {
         "add": (producer.add_request(("t", 1), ("t", 0)), 3),
@@ -422,7 +422,7 @@ def test_the_end_of_a_large_transaction_lets_others_have_their_turn(cluster, mon
     assert all(len(cluster.markers("wide", index)) == 1 for index in range(50))
 
 
-def test_a_new_id_that_the_disk_refused_is_nobodys(cluster):
+def test_a_new_id_that_the_disk_refused_is_given_to_no_producer(cluster):
     """Of the producers that come while that is found out, none becomes what was not stored."""
     for attempt in range(8):
         producer = Producer(cluster, f"new-{attempt}")

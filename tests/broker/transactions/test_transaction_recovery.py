@@ -33,7 +33,7 @@ def test_an_open_transaction_goes_on_after_a_restart(cluster, producer, crash):
 
 
 @pytest.mark.parametrize("crash", [True, False])
-def test_a_repeated_end_is_known_after_a_restart(cluster, producer, crash):
+def test_a_repeated_end_is_recognised_after_a_restart(cluster, producer, crash):
     producer.send("t", b"a")
     request, version = producer.end_request(commit=True), 5 if producer.has_kip_890 else 4
     first = cluster.ask(request, version)
@@ -132,7 +132,7 @@ class TestCrashBetweenDataAndState:
         assert producer.send("t", b"x") == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_open_transaction_that_nobody_knows_is_aborted_at_the_start(cluster, producer):
+def test_an_open_transaction_without_a_stored_state_is_aborted_at_the_start(cluster, producer):
     producer.send("t", b"x")
     transaction = cluster.broker.transactions.transaction("payments")
     cluster.runner.run(_write_tombstone(cluster, transaction))

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headwater.broker.security.acls import Operation as Op
 from headwater.broker.security.acls import ResourceType as Type
-from headwater.protocol import records
+from headwater.protocol import erasure_messages, records
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages import (
     add_offsets_to_txn,
@@ -259,6 +259,12 @@ def _delete_records(asked: Asked) -> Message:
         name=asked.topic, partitions=[partition]
     )
     return delete_records.DeleteRecordsRequest(topics=[topic])
+
+
+def _erase_records(asked: Asked) -> Message:
+    partition = erasure_messages.EraseRecordsRequestPartition(offsets=[0])
+    topic = erasure_messages.EraseRecordsRequestTopic(name=asked.topic, partitions=[partition])
+    return erasure_messages.EraseRecordsRequest(erasure_id="0" * 32, topics=[topic])
 
 
 def _create_partitions(asked: Asked) -> Message:
@@ -530,6 +536,13 @@ ROWS: dict[str, Row] = {
         _delete_topics, by_id_since(6), ((on_topic(Op.DELETE),), (on_cluster(Op.DELETE),)), (5,)
     ),
     "DeleteRecords": Row(_delete_records, NO_TOPIC, ((on_topic(Op.DELETE),),)),
+    "EraseRecords": Row(_erase_records, NO_TOPIC, ((on_topic(Op.DELETE),),)),
+    # An erasure that the client may not see is one that does not exist.
+    "DescribeErasure": Row(
+        lambda _: erasure_messages.DescribeErasureRequest(erasure_id="0" * 32),
+        ErrorCode.RESOURCE_NOT_FOUND,
+        ((on_topic(Op.DELETE),),),
+    ),
     "CreatePartitions": Row(_create_partitions, NO_TOPIC, ((on_topic(Op.ALTER),),)),
     "DescribeConfigs": Row(_describe_configs, NO_TOPIC, ((on_topic(Op.DESCRIBE_CONFIGS),),)),
     "AlterConfigs": Row(_alter_configs, NO_TOPIC, ((on_topic(Op.ALTER_CONFIGS),),)),

@@ -80,7 +80,7 @@ class Consumer:
             response = await self.join_once()
         return response
 
-    async def join_once_when_told(self):
+    async def join_once_at_a_rebalance(self):
         """Joins when the heartbeat says that there is a rebalance."""
         while await self.heartbeat() != ErrorCode.REBALANCE_IN_PROGRESS:
             await asyncio.sleep(0)
@@ -113,7 +113,7 @@ class Consumer:
             self.assignment = bytes(response.assignment)
         return response
 
-    async def sync_as_told(self):
+    async def sync_in_its_role(self):
         """The leader gives every member its own id as the assignment."""
         members = self.joined.members if self.leads else []
         return await self.sync({m.member_id: m.member_id.encode() for m in members})
@@ -162,7 +162,7 @@ async def stabilise(*consumers):
         while True:
             response = await consumer.join()
             assert response.error_code == ErrorCode.NONE, ErrorCode(response.error_code)
-            if (await consumer.sync_as_told()).error_code == ErrorCode.NONE:
+            if (await consumer.sync_in_its_role()).error_code == ErrorCode.NONE:
                 synced[number] = consumer.generation
                 while await consumer.heartbeat() == ErrorCode.NONE:
                     await settle()

@@ -6,8 +6,10 @@ Versions 3–13 are served; 0 is advertised, because librdkafka turns compressio
 A batch is stored as it was sent, whatever its compression. Its header and its CRC are checked. A
 compressed one has to decompress to as many records as it claims, and to 128 MiB at the most; for a
 compacted topic each of them needs a key (INVALID_RECORD, with the numbers of up to 1,000 records
-without one). See `admission/batch_checks.py`. With acks=1 and acks=all the answer comes when the
-batch is durable (`headwater.durability`); with acks=0 there is none, and an error ends the
+without one). For a topic with `headwater.schema.validation` each key or value (or both) has to
+begin with 0 and the id of a schema of the subject T-key or T-value (INVALID_RECORD likewise); what
+follows is not looked at. See `admission/batch_checks.py`. With acks=1 and acks=all the answer comes
+when the batch is durable (`headwater.durability`); with acks=0 there is none, and an error ends the
 connection, so that the client looks at its metadata again. Batches of idempotent producers are
 checked for gaps and not stored twice. Needs WRITE on the topics.
 
@@ -333,12 +335,11 @@ def _check_records(outcome: Outcome, answer: ProduceResponsePartitionProduceResp
         # Which ones: the client may then send the others again (KIP-467).
         answer.record_errors = [
             ProduceResponseBatchIndexAndErrorMessage(
-                batch_index=at,
-                batch_index_error_message="a record of a compacted topic needs a key",
+                batch_index=at, batch_index_error_message=reason
             )
-            for at in outcome
+            for at, reason in outcome
         ]
-        raise ApiError(ErrorCode.INVALID_RECORD, "records of a compacted topic need a key")
+        raise ApiError(ErrorCode.INVALID_RECORD, f"record {outcome[0][0]}: {outcome[0][1]}")
 
 
 def _refuse(

@@ -75,7 +75,7 @@ class InternalLog:
             while position < segment.size_bytes:
                 try:
                     stored, position = await store.in_reader(
-                        _read_some, store.storage, segment, position
+                        read_some, store.storage, segment, position
                     )
                 except (CorruptLog, MalformedMessage, OSError) as error:
                     # The other segments may be all that others have.
@@ -86,7 +86,7 @@ class InternalLog:
                 yield stored
 
 
-def _read_some(
+def read_some(
     storage: Storage, segment: Segment, position: int
 ) -> tuple[list[StoredRecord | StoredMarker], int]:
     """(worker) The records of some MiB from `position` on, and where they end.

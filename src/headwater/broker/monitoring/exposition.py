@@ -93,6 +93,11 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
             store.scanned_bytes,
         ),
         (
+            "headwater_erasures_waiting",
+            "Erasures that have not ended.",
+            broker.eraser.waiting,
+        ),
+        (
             "headwater_compaction_dirty_ratio_max",
             "Largest part of a compacted partition that is not clean yet.",
             compaction.max_dirty_ratio,
@@ -110,6 +115,7 @@ def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
         ("headwater_compaction_failures_total", "Passes given up.", compaction.failures),
         ("headwater_compaction_read_bytes_total", "Bytes read.", compaction.bytes_read),
         ("headwater_compaction_written_bytes_total", "Bytes written.", compaction.bytes_written),
+        ("headwater_erased_records_total", "Records erased.", broker.eraser.erased_records),
         (
             "headwater_connections_refused_total",
             "Connections ended for bad input or a limit.",

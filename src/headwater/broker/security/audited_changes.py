@@ -50,6 +50,23 @@ def _delete_records(request: Any, answer: Any) -> Iterator[Change]:
             yield Change(Operation.DELETE, "TOPIC", topic.name, partition.error_code, detail)
 
 
+def _erase_records(request: Any, answer: Any) -> Iterator[Change]:
+    refused = {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
+    for topic in request.topics:
+        for partition in topic.partitions:
+            index = partition.partition_index
+            code = refused.get((topic.name, index), answer.error_code)
+            detail = (
+                f"partition {index}: {len(partition.offsets)} records to be erased,"
+                f" erasure {request.erasure_id}"
+            )
+            yield Change(Operation.DELETE, "TOPIC", topic.name, code, detail)
+
+
 def _alter_configs(request: Any, answer: Any) -> Iterator[Change]:
     if not request.validate_only:
         for resource, result in zip(request.resources, answer.responses, strict=True):
@@ -168,6 +185,7 @@ CHANGES: dict[str, Callable[[Any, Any], Iterator[Change]]] = {
     "DeleteTopics": _delete_topics,
     "CreatePartitions": _create_partitions,
     "DeleteRecords": _delete_records,
+    "EraseRecords": _erase_records,
     "AlterConfigs": _alter_configs,
     "IncrementalAlterConfigs": _alter_configs,
     "DeleteGroups": _delete_groups,

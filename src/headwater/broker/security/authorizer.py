@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from headwater.broker.security.acl_index import AclIndex
 from headwater.broker.security.acls import (
     CLUSTER_NAME,
     Acl,
     AclFilter,
-    AclIndex,
     Operation,
     ResourceType,
     plain_address,

@@ -16,6 +16,7 @@ In the archive, an object per file, under names that no other topic can ever hav
     <cluster id>/<topic id>/<partition>/00000000000000012345.log     byte for byte the local file
                                             ….index .timeindex …     likewise
                                             ….archived               the descriptor, put last
+                                 ….1.log .1.index …     its generation 1, after an erasure in it
 
 The order that makes a crash harmless: objects, read back and compared; the descriptor's object;
 the local descriptor, durable; only then may local retention take the local files. What a crash

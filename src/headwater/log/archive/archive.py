@@ -99,13 +99,13 @@ class Archive:
         """
         for archived in partition.archived_only():
             if archived.end_offset > offset:
-                chunks = descriptor.read_chunks(self._store.storage.files, archived)
+                segment, chunks, _ = descriptor.read(self._store.storage.files, archived)
                 following = [*chunks[1:], None]
                 for chunk, next_chunk in zip(chunks, following, strict=True):
-                    end = archived.end_offset if next_chunk is None else next_chunk.base_offset
+                    end = segment.end_offset if next_chunk is None else next_chunk.base_offset
                     if end > offset:
-                        after = next_chunk and ChunkOf(partition, archived, next_chunk)
-                        yield self._cached(ChunkOf(partition, archived, chunk)), end, after
+                        after = next_chunk and ChunkOf(partition, segment, next_chunk)
+                        yield self._cached(ChunkOf(partition, segment, chunk)), end, after
 
     def chunks_at_or_after(
         self, partition: "PartitionSegments", timestamp_ms: int
@@ -113,9 +113,10 @@ class Archive:
         """(worker) The same, of chunks that may have a record with such a timestamp."""
         for archived in partition.archived_only():
             if archived.max_timestamp_ms >= timestamp_ms:
-                for chunk in descriptor.read_chunks(self._store.storage.files, archived):
+                segment, chunks, _ = descriptor.read(self._store.storage.files, archived)
+                for chunk in chunks:
                     if chunk.max_timestamp_ms >= timestamp_ms:
-                        yield self._cached(ChunkOf(partition, archived, chunk))
+                        yield self._cached(ChunkOf(partition, segment, chunk))
 
     def _cached(self, chunk: ChunkOf) -> Segment:
         segment = self.cache.get(chunk)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from headwater.log import segment as segments_on_disk
-from headwater.log.archive.descriptor import ChunkOf
+from headwater.log.archive.descriptor import ChunkKey, ChunkOf
 from headwater.log.disk.workers import Workers
 from headwater.log.segment import Batch, Segment, Storage, Written
 from headwater.protocol import records
@@ -36,7 +36,7 @@ class ChunkCache:
         self._workers = workers
         self._lock = threading.Lock()
         self._serials = itertools.count(1)
-        self._segments: OrderedDict[tuple[PartitionSegments, int], Segment] = OrderedDict()
+        self._segments: OrderedDict[ChunkKey, Segment] = OrderedDict()
         self.size_bytes = 0
         self.hits = 0
 
@@ -74,6 +74,17 @@ class ChunkCache:
                 if partition in (None, key[0]) and (segment.pins == 0 or key[0].deleted):
                     self._remove(key)
 
+    def evict(self, partition: "PartitionSegments") -> list[str]:
+        """Evicts all chunks of a partition, also those that readers have pinned: their files go
+        with the last one. Gives the paths of all of these files.
+        """
+        with self._lock:
+            evicted = [key for key in self._segments if key[0] is partition]
+            paths = [self._segments[key].log_path for key in evicted]
+            for key in evicted:
+                self._remove(key)
+            return paths
+
     def discard(self, segment: Segment) -> None:
         """(any thread) It cannot be read; the archive still has what it was made of."""
         with self._lock:
@@ -81,7 +92,7 @@ class ChunkCache:
                 if cached is segment:
                     self._remove(key)
 
-    def _remove(self, key: tuple["PartitionSegments", int]) -> None:
+    def _remove(self, key: ChunkKey) -> None:
         segment = self._segments.pop(key)
         segment.doomed = True
         self.size_bytes -= segment.size_bytes

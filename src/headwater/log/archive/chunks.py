@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from headwater.errors import ArchiveUnavailable, CorruptLog, LogError
 from headwater.log.archive.cache import ChunkCache
-from headwater.log.archive.descriptor import ChunkOf
+from headwater.log.archive.descriptor import ChunkKey, ChunkOf
 from headwater.log.archive.objects import Objects
 from headwater.protocol.records import crc32c
 
 if TYPE_CHECKING:
+    from headwater.log.partitions.segments import PartitionSegments
     from headwater.log.store import LogStore
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class ChunkReader:
         self._objects = objects
         self._cache = cache
         self._turn = asyncio.Semaphore(AT_ONCE)
-        self._tasks: dict[tuple[object, int], asyncio.Task[None]] = {}
-        self._failures: dict[tuple[object, int], tuple[float, LogError]] = {}
+        self._tasks: dict[ChunkKey, asyncio.Task[None]] = {}
+        self._failures: dict[ChunkKey, tuple[float, LogError]] = {}
         self.fetched_bytes = 0
         self.failures = 0
         self.corrupt: set[str] = set()
@@ -83,6 +84,12 @@ class ChunkReader:
         if failure is not None:
             raise failure[1]
 
+    async def settled(self, partition: "PartitionSegments") -> None:
+        """Nothing that was being fetched of the partition is on its way any more."""
+        tasks = [task for key, task in self._tasks.items() if key[0] is partition]
+        if tasks:
+            await asyncio.wait(tasks)
+
     def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
@@ -104,9 +111,9 @@ class ChunkReader:
             chunk.partition.wake()
 
     async def _fetch_into_cache(self, chunk: ChunkOf) -> None:
-        if chunk.partition.deleted or self._cache.get(chunk) is not None:
-            return
-        data = await self._read(chunk)
+        if chunk.partition.deleted or self._cache.get(chunk) is not None or not chunk.is_current:
+            return  # who wants it looks again
+        data = await self.read(chunk)
         # At the last moment: two that arrive together must not both count on the same room.
         segment = await self._store.in_reader(self._cache.write, chunk, data)
         has_room = self._cache.make_room(len(data))
@@ -117,10 +124,12 @@ class ChunkReader:
             raise ArchiveUnavailable("the cache is full of what is just being sent")
         self.fetched_bytes += len(data)
 
-    async def _read(self, chunk: ChunkOf) -> bytes:
-        """The chunk's bytes, checked; a second time if they are not what was stored."""
+    async def read(self, chunk: ChunkOf) -> bytes:
+        """The chunk's bytes, checked; a second time if they are not what was stored. Raises
+        ArchiveUnavailable or CorruptLog.
+        """
         _, segment, (_, position, size_bytes, _, crc) = chunk
-        name = chunk.partition.object_name(segment.base_offset, ".log")
+        name = chunk.partition.object_name(segment.base_offset, ".log", segment.generation)
         for _ in range(2):
             try:
                 async with asyncio.timeout(TIMEOUT_S):

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headwater.clock import sleep
-from headwater.errors import ArchiveUnavailable
+from headwater.errors import ArchiveUnavailable, CorruptLog
 from headwater.log.archive.descriptor import (
     BEGUN_SUFFIX,
     DELETED_SUFFIX,
     SIDE_FILES,
     SUFFIX,
+    decode,
 )
 from headwater.log.archive.objects import Objects
 
@@ -36,7 +37,12 @@ BACKOFF_S = 10.0
 
 _Job = tuple["PartitionSegments", int] | str  # a segment by its base offset, or the id of a topic
 # The descriptor first: without it the others mean nothing.
-_OBJECTS = (SUFFIX, ".log", *SIDE_FILES)
+_FILES = (".log", *SIDE_FILES)
+
+
+def object_names(partition: "PartitionSegments", base_offset: int, generation: int) -> list[str]:
+    """The objects of a segment as it was rewritten for that many times, but for the descriptor."""
+    return [partition.object_name(base_offset, suffix, generation) for suffix in _FILES]
 
 
 class Deletions:
@@ -106,21 +112,32 @@ class Deletions:
         if partition.deleted:
             return  # it goes with its topic
         stem = f"{partition.directory}/{base_offset:020d}"
-        await self._store.in_worker(self._note, partition.directory, stem)
-        await self._objects.delete(
-            [partition.object_name(base_offset, suffix) for suffix in _OBJECTS]
-        )
+        generation = await self._store.in_worker(self._note, partition.directory, stem)
+        if partition.is_erasing:
+            raise ArchiveUnavailable("records of the partition are just being erased")
+        names = [partition.object_name(base_offset, SUFFIX)]
+        # Also what an erasure that a crash interrupted has left, or has not yet deleted.
+        for each in range(max(generation - 1, 0), generation + 2):
+            names += object_names(partition, base_offset, each)
+        await self._objects.delete(names)
         if not partition.deleted:
             for suffix in (DELETED_SUFFIX, BEGUN_SUFFIX):
                 await self._store.in_worker(self._store.storage.files.unlink, stem + suffix)
         self.deleted_segments += 1
 
-    def _note(self, directory: str, stem: str) -> None:
-        """(worker) From here on the segment is not archived any more, also after a crash."""
+    def _note(self, directory: str, stem: str) -> int:
+        """(worker) From here on the segment is not archived any more, also after a crash. Gives
+        its generation.
+        """
         files = self._store.storage.files
         if os.path.exists(stem + SUFFIX):
             files.rename(stem + SUFFIX, stem + DELETED_SUFFIX)
         files.sync_directory(directory)
+        try:
+            path = stem + DELETED_SUFFIX
+            return decode(path, files.read(path)).segment.generation
+        except (FileNotFoundError, CorruptLog):  # it was not archived to the end
+            return 0
 
     async def _delete_topic(self, topic_id: str) -> None:
         if UUID(topic_id) not in self._store.catalog.by_id:  # else a crash prevented its deletion

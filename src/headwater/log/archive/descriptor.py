@@ -39,7 +39,9 @@ DELETED_SUFFIX = ".archived.deleted"
 # There while a segment is being archived: an empty file that says that there may be objects of it.
 BEGUN_SUFFIX = ".archiving"
 SIDE_FILES = (".index", ".timeindex", ".txnindex")
-VERSION = 1
+# 2: of a segment that was rewritten, whose objects have other names. An older Headwater would look
+# for the wrong ones.
+VERSIONS = (1, 2)
 _CHUNK = struct.Struct(">qqiqIi")
 _CRC = struct.Struct(">I")
 
@@ -64,8 +66,8 @@ class ArchivedSegment:
     """A segment that is in the archive, whole and compared. Never changes."""
 
     __slots__ = (
-        "aborted", "base_offset", "end_offset", "files", "max_timestamp_ms", "newest_ms", "path",
-        "size_bytes", "topic_id",
+        "aborted", "base_offset", "end_offset", "files", "generation", "max_timestamp_ms",
+        "newest_ms", "path", "size_bytes", "topic_id",
     )  # fmt: skip
 
     def __init__(self, path: str, fields: dict[str, Any]) -> None:
@@ -77,9 +79,14 @@ class ArchivedSegment:
         self.max_timestamp_ms: int = fields["max_timestamp_ms"]
         self.newest_ms: int = fields["newest_ms"]  # the same, or the file's age if there is none
         self.aborted: int = fields["aborted"]  # transactions
+        # How often it was rewritten since it was archived (erasure): part of its objects' names.
+        self.generation: int = fields.get("generation", 0)
         self.files = tuple(StoredFile(*file) for file in fields["files"])
         if not all(file.suffix in SIDE_FILES for file in self.files):
             raise ValueError("a file that no segment has")  # names of objects are made of it
+
+
+ChunkKey = tuple["PartitionSegments", int, int]  # partition, base offset, generation
 
 
 class ChunkOf(NamedTuple):
@@ -96,8 +103,17 @@ class ChunkOf(NamedTuple):
             archive.on_loop(archive.chunks.prefetch, self)
 
     @property
-    def key(self) -> tuple["PartitionSegments", int]:
-        return self.partition, self.chunk.base_offset
+    def key(self) -> ChunkKey:
+        return self.partition, self.chunk.base_offset, self.segment.generation
+
+    @property
+    def is_current(self) -> bool:
+        """False: its segment was rewritten, or is no longer archived. On the event loop."""
+        return any(
+            segment.base_offset == self.segment.base_offset
+            and segment.generation == self.segment.generation
+            for segment in self.partition.archived
+        )
 
 
 class NotCached(Exception):
@@ -115,7 +131,8 @@ class Descriptor(NamedTuple):
 
 
 def encode(fields: dict[str, Any], chunks: Sequence[Chunk], txn_index: bytes) -> bytes:
-    line = orjson.dumps({"version": VERSION, **fields, "chunks": len(chunks)}) + b"\n"
+    version = 2 if fields["generation"] else 1
+    line = orjson.dumps({"version": version, **fields, "chunks": len(chunks)}) + b"\n"
     data = line + b"".join(_CHUNK.pack(*chunk, 0) for chunk in chunks) + txn_index
     return data + _CRC.pack(crc32c(data))
 
@@ -127,7 +144,7 @@ def decode(path: str, data: bytes) -> Descriptor:
             raise ValueError("the checksum does not fit")
         line, _, rest = data[:-4].partition(b"\n")
         fields = orjson.loads(line)
-        if fields["version"] != VERSION:
+        if fields["version"] not in VERSIONS:
             raise ValueError(f"version {fields['version']}")
         aborted_at = fields["chunks"] * _CHUNK.size
         chunks = [Chunk(*chunk[:5]) for chunk in _CHUNK.iter_unpack(rest[:aborted_at])]
@@ -143,15 +160,18 @@ def decode(path: str, data: bytes) -> Descriptor:
 
 def read_chunks(files: Files, segment: ArchivedSegment) -> list[Chunk]:
     """(worker) Raises CorruptLog or ArchiveUnavailable."""
-    return _read(files, segment).chunks
+    return read(files, segment).chunks
 
 
 def read_aborted(files: Files, segment: ArchivedSegment) -> list[AbortedTransaction]:
     """(worker) The transactions whose abort is in the segment. Raises as `read_chunks`."""
-    return _read(files, segment).aborted
+    return read(files, segment).aborted
 
 
-def _read(files: Files, segment: ArchivedSegment) -> Descriptor:
+def read(files: Files, segment: ArchivedSegment) -> Descriptor:
+    """(worker) All of it, as it is now: of a later generation if the segment was rewritten just
+    now. Raises as `read_chunks`.
+    """
     try:
         return decode(segment.path, files.read(segment.path))
     except OSError as error:
@@ -246,7 +266,7 @@ def local_start(archived: Sequence[ArchivedSegment], local: Sequence[Segment]) -
     archived_offsets = {segment.base_offset for segment in archived}
     start = local[0].base_offset if local else 0
     for hole in archived:
-        if hole.base_offset <= start or hole.base_offset in local_offsets:
+        if hole.end_offset <= start or hole.base_offset in local_offsets:
             continue
         older = (it for it in local if it.base_offset < hole.base_offset and it.size_bytes)
         if all(segment.base_offset in archived_offsets for segment in older):

@@ -9,6 +9,7 @@ a body that was damaged on the way.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,11 @@ CONNECT_TIMEOUT_S = 5
 REQUEST_TIMEOUT_S = 60
 DEFAULT_REGION = "us-east-1"  # what servers other than AWS' take whatever one calls it
 
+# The client's threads hand over results, and may still need the interpreter when the last one is
+# here. One that meets an interpreter which is being finalized aborts the process
+# (PyO3/pyo3-async-runtimes, issue 40): a program that has made requests ends by `os._exit`.
+requests_were_made = False
+
 
 class S3Objects:
     """A prefix in a bucket. Requests run in the client's own threads; the event loop only waits."""
@@ -34,30 +40,10 @@ class S3Objects:
         self, bucket: str, prefix: str, *, endpoint: str | None, region: str | None
     ) -> None:
         self.url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-        # One request for many deletions is what S3-compatible servers lack most often.
-        options: dict[str, Any] = {"disable_bulk_delete": True}
-        if endpoint is not None:
-            # Servers that are not AWS' seldom have a host name for each bucket.
-            options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
-        if region is not None or endpoint is not None:
-            options["region"] = region or DEFAULT_REGION
         try:
-            self._store = S3Store(
-                bucket,
-                prefix=prefix or None,
-                client_options={
-                    "allow_http": endpoint is not None and endpoint.startswith("http://"),
-                    "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
-                    "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-                },
-                retry_config={
-                    "max_retries": 2,
-                    "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-                },
-                **options,
-            )
+            self._store = open_bucket(bucket, prefix or None, endpoint=endpoint, region=region)
         except (BaseError, ValueError) as error:
-            raise ConfigError("the archive cannot be used", detail=_short(error)) from error
+            raise ConfigError("the archive cannot be used", detail=short_error(error)) from error
 
     async def put(self, name: str, parts: AsyncIterator[bytes]) -> None:
         first: list[bytes] = []
@@ -99,18 +85,21 @@ class S3Objects:
         pass
 
     async def _wait(self, request: Any, *, missing_is_fine: bool = False) -> Any:
+        global requests_were_made  # noqa: PLW0603 (of the process, as the client's threads are)
+        requests_were_made = True
         try:
             return await request
         except FileNotFoundError as error:
             if not missing_is_fine or "NoSuchBucket" in str(error):
                 raise ArchiveUnavailable(
-                    "an object is not in the archive", detail=f"{self.url}: {_short(error)}"
+                    "an object is not in the archive", detail=f"{self.url}: {short_error(error)}"
                 ) from error
         except asyncio.CancelledError:
             raise
         except (BaseError, OSError) as error:
             raise ArchiveUnavailable(
-                "the archive refuses, or does not answer", detail=f"{self.url}: {_short(error)}"
+                "the archive refuses, or does not answer",
+                detail=f"{self.url}: {short_error(error)}",
             ) from error
 
 
@@ -121,6 +110,38 @@ async def _chained(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncItera
         yield part
 
 
-def _short(error: BaseException) -> str:
-    """Without the client's dump of its own state."""
-    return str(error).split("\n\nDebug source:")[0].strip()[:500]
+def open_bucket(
+    bucket: str, prefix: str | None, *, endpoint: str | None, region: str | None
+) -> S3Store:
+    """Makes no request. Raises BaseError, ValueError."""
+    # One request for many deletions is what S3-compatible servers lack most often.
+    options: dict[str, Any] = {"disable_bulk_delete": True}
+    if endpoint is not None:
+        # Servers that are not AWS' seldom have a host name for each bucket.
+        options |= {"endpoint": endpoint, "virtual_hosted_style_request": False}
+    if region is not None or endpoint is not None:
+        options["region"] = region or DEFAULT_REGION
+    return S3Store(
+        bucket,
+        prefix=prefix,
+        client_options={
+            "allow_http": endpoint is not None and endpoint.startswith("http://"),
+            "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+        },
+        retry_config={
+            "max_retries": 2,
+            "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+        },
+        **options,
+    )
+
+
+def short_error(error: BaseException) -> str:
+    """Without the client's dump of its own state, and of the server's document only the code: it
+    may repeat the request, with the id of the key and the session's token.
+    """
+    text = str(error).split("\n\nDebug source:")[0]
+    message, _, document = text.partition("<")
+    code = re.search(r"<Code>(\w+)</Code>", f"<{document}")
+    return f"{message.strip()} {code[1] if code else ''}".strip()[:500]

@@ -42,6 +42,17 @@ FIRST_BACKOFF_S = 1.0
 LAST_BACKOFF_S = 60.0
 
 
+class _Names(NamedTuple):
+    """The names of a segment's objects, by suffix."""
+
+    partition: "PartitionSegments"
+    segment: Segment
+    generation: int
+
+    def __call__(self, suffix: str) -> str:
+        return self.partition.object_name(self.segment.base_offset, suffix, self.generation)
+
+
 class _Read(NamedTuple):
     chunk: Chunk
     data: bytes
@@ -156,10 +167,28 @@ class Uploads:
         try:
             await self._begin(partition, segment)
             await self._describe_topic(partition)
-            chunks = await self._put_log(partition, segment)
+            await self.put_segment(partition, segment, end_offset, 0)
+            if not partition.deleted:
+                self.begun.get(partition, set()).discard(segment.base_offset)
+                await self._store.in_worker(self._ended, partition, segment)
+        finally:
+            partition.unpin(segment)
+        self.uploaded_segments += 1
+        log.debug("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
+
+    async def put_segment(
+        self, partition: "PartitionSegments", segment: Segment, end_offset: int, generation: int
+    ) -> None:
+        """The segment is archived as its `generation`, compared, and the descriptor of an earlier
+        one is replaced durably, when this returns. The objects of an earlier one are still there.
+        """
+        segment.pins += 1
+        try:
+            name_of = _Names(partition, segment, generation)
+            chunks = await self._put_log(name_of, segment)
             side_files = await self._store.in_reader(_read_side_files, self._store.storage, segment)
-            files = await self._put_side_files(partition, segment, side_files)
-            await self._compare(partition, segment, chunks, files)
+            files = await self._put_side_files(name_of, side_files)
+            await self._compare(name_of, chunks, files)
             newest_ms = max_timestamp_ms = chunks[-1].max_timestamp_ms
             if newest_ms == NO_TIMESTAMP:
                 files_on_disk = self._store.storage.files
@@ -178,23 +207,20 @@ class Uploads:
                 "files": [list(file) for file in files],
                 "aborted": segment.written.txn_entries,
                 "epochs": partition.epochs.entries,
+                "generation": generation,
             }
             txn_index = side_files.get(".txnindex", b"")
             if len(txn_index) != segment.written.txn_entries * ENTRY.size:
                 raise CorruptLog("an index of aborted transactions is not what was written",
                                  detail=segment.txn_index_path)  # fmt: skip
             data = descriptor.encode(fields, chunks, txn_index)
-            await self._put(partition, segment, SUFFIX, data)
+            await self._put(partition.object_name(segment.base_offset, SUFFIX), data)
             path = f"{partition.directory}/{segment.base_offset:020d}{SUFFIX}"
             if not partition.deleted:
                 await self._store.in_worker(self._store.storage.files.write_atomically, path, data)
                 partition.add_archived(ArchivedSegment(path, fields))
-                self.begun.get(partition, set()).discard(segment.base_offset)
-                await self._store.in_worker(self._ended, partition, segment)
         finally:
             partition.unpin(segment)
-        self.uploaded_segments += 1
-        log.debug("archived: %s-%d at %d", partition.topic, partition.index, segment.base_offset)
 
     async def _begin(self, partition: "PartitionSegments", segment: Segment) -> None:
         """Records durably that there may be objects of it from here on."""
@@ -224,7 +250,7 @@ class Uploads:
             self._described.discard(topic.id.hex)
             raise
 
-    async def _put_log(self, partition: "PartitionSegments", segment: Segment) -> list[Chunk]:
+    async def _put_log(self, name_of: "_Names", segment: Segment) -> list[Chunk]:
         chunks: list[Chunk] = []
         failure: Exception | None = None
 
@@ -246,9 +272,8 @@ class Uploads:
                 yield found.data
                 self.uploaded_bytes += len(found.data)
 
-        name = partition.object_name(segment.base_offset, ".log")
         try:
-            await self._objects.put(name, parts())
+            await self._objects.put(name_of(".log"), parts())
         except Exception:
             if failure is not None:  # our own disk's, whatever the store's client made of it
                 raise failure from None
@@ -256,33 +281,26 @@ class Uploads:
         return chunks
 
     async def _put_side_files(
-        self, partition: "PartitionSegments", segment: Segment, side_files: dict[str, bytes]
+        self, name_of: "_Names", side_files: dict[str, bytes]
     ) -> list[StoredFile]:
         stored: list[StoredFile] = []
         for suffix, data in side_files.items():
-            await self._put(partition, segment, suffix, data)
+            await self._put(name_of(suffix), data)
             stored.append(StoredFile(suffix, len(data), crc32c(data)))
         return stored
 
-    async def _put(
-        self, partition: "PartitionSegments", segment: Segment, suffix: str, data: bytes
-    ) -> None:
+    async def _put(self, name: str, data: bytes) -> None:
         await self._pace(len(data))
-        name = partition.object_name(segment.base_offset, suffix)
         await self._objects.put(name, _once(data))
 
     async def _compare(
-        self,
-        partition: "PartitionSegments",
-        segment: Segment,
-        chunks: list[Chunk],
-        files: list[StoredFile],
+        self, name_of: "_Names", chunks: list[Chunk], files: list[StoredFile]
     ) -> None:
         """Reads everything back. Raises ArchiveUnavailable if it is not what was put there."""
         stored = [(".log", chunk.position, chunk.size_bytes, chunk.crc) for chunk in chunks]
         stored += [(file.suffix, 0, file.size_bytes, file.crc) for file in files]
         for suffix, start, size_bytes, crc in stored:
-            name = partition.object_name(segment.base_offset, suffix)
+            name = name_of(suffix)
             await self._pace(size_bytes)
             data = await self._objects.get(name, start, start + size_bytes)
             if len(data) != size_bytes or await self._store.in_reader(crc32c, data) != crc:
@@ -302,9 +320,10 @@ def next_to_archive(partition: "PartitionSegments") -> Segment | None:
     """The oldest sealed segment that is not archived.
 
     None while a last compaction changes what the segments' names mean (a topic was compacted until
-    just now); for good, until the next start, if it could not.
+    just now); for good, until the next start, if it could not. None while records are erased: what
+    is uploaded must not be what is being replaced.
     """
-    is_changing = partition.is_swapping or partition.is_stuck
+    is_changing = partition.is_swapping or partition.is_stuck or partition.is_erasing
     if partition.deleted or is_changing or not partition.config.remote_storage:
         return None
     return next(unarchived(partition), None)

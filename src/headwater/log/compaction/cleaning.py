@@ -26,7 +26,6 @@ markers behind it stay, because there may be older records for them in it.
 
 import bisect
 import os
-import struct
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -61,24 +60,18 @@ from headwater.log.disk.files import Files
 from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.protocol import compression, records
 from headwater.protocol.records import (
-    CRC_AT,
-    CRC_FROM,
     DECOMPRESSED_LIMIT_BYTES,
-    HEADER,
     HEADER_BYTES,
     INT64_MAX,
-    LENGTH_ENDS_AT,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     BatchHeader,
-    crc32c,
 )
 
 WINDOW_BYTES = 4 << 20
 FIRST_SLOTS = 1 << 14
 GROWTH_FACTOR = 4
 FULL_AT = 0.8  # linear probing slows down beyond
-_CRC = struct.Struct(">I")
 
 
 class _Damaged(Exception):
@@ -207,7 +200,8 @@ class _Pass:
     def _clean_group(self, first: int, reached: int) -> int:
         """Cleans segments from `first` on into one, as many as it holds; which one is next."""
         sources = self._job.sources
-        output = Output(self._files, self._job, sources[first].base_offset, self._throttle)
+        base_offset = sources[first].base_offset
+        output = Output(self._files, self._job, base_offset, self._throttle, kernels)
         self._state[CHANGED] = self._state[RECORDS] = 0
         at = first
         try:
@@ -330,7 +324,7 @@ class _Pass:
             header = _with_horizon(header, horizon_ms)
         if not header.attributes & LOG_APPEND_TIME:
             header = header._replace(max_timestamp=int(state[MAX_TIMESTAMP]))
-        return _batch(
+        return records.rebuilt(
             header._replace(record_count=count), compression.compress(header.codec, bytes(retained))
         )
 
@@ -364,7 +358,7 @@ class _Pass:
         )  # fmt: skip
         size_bytes, self._state[OUT_AT] = int(self._state[OUT_AT]), out_at
         self._state[LATEST] = latest
-        return _batch(_with_horizon(header, horizon_ms), memoryview(scratch)[:size_bytes])
+        return records.rebuilt(_with_horizon(header, horizon_ms), memoryview(scratch)[:size_bytes])
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
@@ -474,11 +468,3 @@ def _body(header: BatchHeader, batch: memoryview) -> Any:
 
 def _with_horizon(header: BatchHeader, horizon_ms: int) -> BatchHeader:
     return header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
-
-
-def _batch(header: BatchHeader, body: bytes | memoryview) -> bytearray:
-    batch = bytearray(HEADER_BYTES + len(body))
-    HEADER.pack_into(batch, 0, *header._replace(length=len(batch) - LENGTH_ENDS_AT))
-    batch[HEADER_BYTES:] = body
-    _CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
-    return batch

@@ -21,7 +21,7 @@ from headwater import extras
 from headwater.errors import CorruptLog
 from headwater.log.compaction import swap
 from headwater.log.compaction.due import Dirt, dirt_of, is_compacted, roll_if_overdue
-from headwater.log.compaction.job import Job, Report, Source
+from headwater.log.compaction.job import EraseJob, Job, Report, Source
 from headwater.log.partitions.partition import PartitionLog
 from headwater.log.partitions.transactions import AbortedTransaction
 from headwater.log.store import LogStore
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 NUMBA_CACHE = "numba-cache"  # compiled code, in the data directory: it is sure to be writable
 LOOKED_AT = 500  # partitions, until the event loop may do something else
-_LINE_BYTES = 16 << 20
+_LINE_BYTES = 64 << 20  # a million offsets that were erased
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,10 @@ class Compactor:
         self._store = store
         self._limits = limits
         self._child = Child(store.path)
-        self._cleaner = cleaner or self._child.clean
+        self._cleaner = cleaner or self._child.run
         self._turn = asyncio.Lock()
+        # Held by whatever rewrites segments: passes here, and erasures (log/erasure).
+        self.rewriting = asyncio.Lock()
         self.numbers = CompactionNumbers()
 
     async def run(self) -> None:
@@ -76,14 +78,35 @@ class Compactor:
         not_now: set[PartitionLog] = set()
         try:
             while (dirt := await self._dirtiest(not_now)) is not None:
-                try:
-                    if not await self._clean(dirt):
+                async with self.rewriting:
+                    # What is in front of it may have been rewritten before it was our turn.
+                    dirt = await dirt_of(self._store, dirt.partition)
+                    if not dirt.sources or not await self._clean_or_give_up(dirt):
                         not_now.add(dirt.partition)
-                except (OSError, CorruptLog, msgspec.MsgspecError) as error:
-                    not_now.add(dirt.partition)
-                    await self._give_up(dirt.partition, error)
         finally:
-            await self._child.end()
+            async with self.rewriting:
+                await self._child.end()
+
+    async def clean_now(self, partition: PartitionLog) -> None:
+        """Does a pass although none is due, as far as one may go. The caller holds `rewriting`.
+
+        If it fails, that is logged; another round does it again.
+        """
+        if is_compacted(partition) and not partition.is_stuck:
+            dirt = await dirt_of(self._store, partition)
+            if dirt.dirty_bytes:
+                try:
+                    await self._clean_or_give_up(dirt)
+                finally:
+                    await self._child.end()
+
+    async def _clean_or_give_up(self, dirt: Dirt) -> bool:
+        """Whether the pass was done, and all of it is in use."""
+        try:
+            return await self._clean(dirt)
+        except (OSError, CorruptLog, msgspec.MsgspecError) as error:
+            await self._give_up(dirt.partition, error)
+            return False
 
     async def _dirtiest(self, but: set[PartitionLog]) -> Dirt | None:
         partitions = [
@@ -200,16 +223,17 @@ def _urgency(dirt: Dirt) -> tuple[bool, float]:
 
 
 class Child:
-    """The process that cleans, while there is one."""
+    """The process that rewrites segments, while there is one."""
 
     command: Sequence[str] = (sys.executable, "-P", "-m", "headwater.log.compaction.worker")
 
     def __init__(self, data_directory: str) -> None:
         self._cache = f"{data_directory}/{NUMBA_CACHE}"
         self._process: asyncio.subprocess.Process | None = None
+        self._has_reported_plain_loops = False  # once per broker, not once per process
 
-    async def clean(self, job: Job) -> AsyncGenerator[Report, None]:
-        """The reports of a pass, up to the last. Raises OSError if the process ends before."""
+    async def run(self, job: Job | EraseJob) -> AsyncGenerator[Report, None]:
+        """The reports of a job, up to the last. Raises OSError if the process ends before."""
         if self._process is None:
             self._process = await self._start()
         process = self._process
@@ -223,7 +247,7 @@ class Child:
                 code = await process.wait()
                 # A power cut may have torn the compiled code, which numba does not survive.
                 await asyncio.to_thread(shutil.rmtree, self._cache, ignore_errors=True)
-                raise OSError(f"the compacting process ended: {code}")
+                raise OSError(f"the rewriting process ended: {code}")
             report = msgspec.json.decode(line, type=Report)
             yield report
             if report.is_last:
@@ -239,7 +263,8 @@ class Child:
         await process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        if not extras.is_installed("numba"):
+        if not self._has_reported_plain_loops and not extras.is_installed("numba"):
+            self._has_reported_plain_loops = True
             log.info("compaction runs without compiled loops: pip install 'headwater[fast]'")
         return await asyncio.create_subprocess_exec(
             *self.command,

@@ -6,8 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwater.log.compaction.job import Job, Source
-from headwater.log.compaction.loops import kernels
+from headwater.log.compaction.job import Rewrite, Source
 from headwater.log.compaction.pass_state import (
     INDEX_WORDS,
     INDEXED_MS,
@@ -45,8 +44,14 @@ def stem(directory: str, base_offset: int) -> str:
 class Output:
     """A cleaned segment being written, with its indexes."""
 
-    def __init__(self, files: Files, job: Job, base_offset: int, throttle: Throttle) -> None:
+    def __init__(
+        self, files: Files, job: Rewrite, base_offset: int, throttle: Throttle, loops: Any
+    ) -> None:
+        """`loops` has `index_entries`, for the kind of buffers that are written: kernels or
+        plain_loops.
+        """
         self._files = files
+        self._loops = loops
         self._job = job
         self._base_offset = base_offset
         self._throttle = throttle
@@ -57,7 +62,7 @@ class Output:
         self._unsynced_bytes = 0
         self._offsets = bytearray()
         self._times = bytearray()
-        self._index = kernels.words(INDEX_WORDS)
+        self._index = loops.words(INDEX_WORDS)
         self._index[MAX_MS] = self._index[INDEXED_MS] = -1
         self.aborted: list[AbortedTransaction] = []
         self.size_bytes = 0
@@ -77,7 +82,7 @@ class Output:
             return
         if self.size_bytes + size_bytes > _INT32_MAX:
             raise OSError("a cleaned segment would exceed 2 GiB")
-        offsets, times = kernels.index_entries(
+        offsets, times = self._loops.index_entries(
             data, size_bytes, self._base_offset, self._job.index_interval_bytes, self._index
         )
         self._offsets += offsets

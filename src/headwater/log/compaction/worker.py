@@ -1,7 +1,7 @@
-"""The child process that cleans: `python -m headwater.log.compaction.worker`.
+"""The child process that rewrites segments: `python -m headwater.log.compaction.worker`.
 
-Jobs come in as lines of JSON, reports go out the same way, one pass after the other. When the pipe
-closes (the broker has no more work, or is dead) the process ends at once, in the middle of a pass
+Jobs come in as lines of JSON, reports go out the same way, one job after the other. When the pipe
+closes (the broker has no more work, or is dead) the process ends at once, in the middle of a job
 if need be: what it has written so far is used by nothing.
 """
 
@@ -9,14 +9,14 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 
-from headwater.log.compaction.cleaning import clean
-from headwater.log.compaction.job import Job, Report
-from headwater.log.compaction.loops import kernels
+from headwater.log.compaction.job import EraseJob, Job, Report
 from headwater.log.disk.files import Files
+from headwater.log.erasure.rewriting import erase
 
 NICENESS = 10  # brokers and clients go first
 
@@ -31,20 +31,31 @@ def main() -> NoReturn:
         reports.write(msgspec.json.encode(report) + b"\n")
         reports.flush()
 
-    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[Job | EraseJob] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    kernels.load()
     files = Files()
     while True:
         job = jobs.get()
         try:
-            clean(job, files, send)
+            if isinstance(job, EraseJob):
+                erase(job, files, send)
+            else:
+                _clean(job, files, send)
         except OSError as error:
             send(Report(error=str(error)))
 
 
-def _listen(jobs: "queue.SimpleQueue[Job]") -> None:
-    decoder = msgspec.json.Decoder(Job)
+def _clean(job: Job, files: Files, send: Callable[[Report], None]) -> None:
+    # Not before: what only erases has no need of numba.
+    from headwater.log.compaction.cleaning import clean
+    from headwater.log.compaction.loops import kernels
+
+    kernels.load()
+    clean(job, files, send)
+
+
+def _listen(jobs: "queue.SimpleQueue[Job | EraseJob]") -> None:
+    decoder = msgspec.json.Decoder(Job | EraseJob)
     for line in sys.stdin.buffer:
         jobs.put(decoder.decode(line))
     os._exit(0)

@@ -12,6 +12,7 @@
   archive-cache/                     what was read back from the archive
   control                            socket for commands on this machine (broker/control.py)
   backup-….deleted/                  while a backup is made (staging.py)
+  erasure-….deleted/                 an archived segment while it is rewritten (erasure/archived.py)
   orders-0/                          a partition; made with its first record
     00000000000000000000.log/.index/.timeindex/.txnindex, ….snapshot, leader-epoch-checkpoint
 """

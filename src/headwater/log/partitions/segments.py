@@ -33,8 +33,8 @@ class PartitionSegments:
 
     __slots__ = (
         "_store", "archived", "clean_offset", "config", "deleted", "directory", "epochs",
-        "high_watermark", "index", "is_stuck", "is_swapping", "log_start_offset", "segments",
-        "stable_waiters", "topic", "topic_id", "waiters",
+        "high_watermark", "index", "is_erasing", "is_stuck", "is_swapping", "log_start_offset",
+        "segments", "stable_waiters", "topic", "topic_id", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,7 @@ class PartitionSegments:
         self.high_watermark = 0
         self.clean_offset = 0  # compaction has been so far
         self.is_swapping = False  # compaction is just changing the files' names
+        self.is_erasing = False  # records are being erased: nothing is archived meanwhile
         self.is_stuck = False  # it could not, and will only at the next start
         self.deleted = False  # the paths may belong to another topic of the same name by now
         # Called with the number of bytes that have become readable; the others with those in
@@ -137,6 +138,10 @@ class PartitionSegments:
         """Replaces segments by the cleaned one that was made from them."""
         if self.deleted:
             return
+        if not any(segment in self.segments for segment in inputs):
+            # They left the log meanwhile. Back in it, their successor could lie in front of a hole.
+            self._doom(cleaned)
+            return
         segments = [segment for segment in self.segments if segment not in inputs]
         bisect.insort(segments, cleaned, key=lambda segment: segment.base_offset)
         self.segments = tuple(segments)
@@ -166,10 +171,11 @@ class PartitionSegments:
 
     # ── the archive ───────────────────────────────────────────────────────────────────────────
 
-    def object_name(self, base_offset: int, suffix: str) -> str:
-        """The object that stores one file of a segment."""
+    def object_name(self, base_offset: int, suffix: str, generation: int = 0) -> str:
+        """The object that stores one file of a segment, as it was rewritten for that many times."""
         cluster_id = self._store.catalog.cluster_id
-        return f"{cluster_id}/{self.topic_id}/{self.index}/{base_offset:020d}{suffix}"
+        middle = f".{generation}" if generation else ""
+        return f"{cluster_id}/{self.topic_id}/{self.index}/{base_offset:020d}{middle}{suffix}"
 
     @property
     def archived_end(self) -> int:
