@@ -20,7 +20,7 @@ from headwater.client.reading.arrow import schema_of, to_arrow
 from headwater.client.reading.fetched import whole_batches
 from headwater.client.reading.record_kernels import kernel
 from headwater.errors import MalformedMessage
-from headwater.protocol import compression
+from headwater.protocol import compression, erased_records
 from headwater.protocol.primitives import write_varlong
 from headwater.protocol.records import (
     CRC_AT,
@@ -33,6 +33,7 @@ from headwater.protocol.records import (
     assign,
     build_batch,
     crc32c,
+    read_header,
     records_of,
     stamp_append_time,
 )
@@ -93,6 +94,28 @@ def expected(data: bytes, start: int = 0, stop: int = 2**63 - 1) -> list[tuple[A
 def _time_us(timestamp_ms: int) -> int | None:
     time_us = timestamp_ms * 1000
     return None if timestamp_ms == -1 or abs(time_us) > MAX_US else time_us
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_erased_records_are_marked(codec: int) -> None:
+    forged = [("headwater.erased", None)]
+    batch = build_batch(
+        [
+            Record(0, 0, b"k", b"v"),
+            Record(1, 0, b"k", b"v", [("h", b"1")]),
+            Record(2, 0, None, None),
+            Record(3, 0, None, None, [("headwater.erase", None)]),
+            Record(4, 0, None, b"v", forged),
+            Record(5, 0, b"k", None, forged),
+            Record(6, 0, b"k", b"v"),
+        ],
+        codec=codec,
+    )
+    data = bytes(batch) + bytes(erased_records.erase(batch, [1, 6]))
+    batches = [(read_header(data), 0), (read_header(data, len(batch)), len(batch))]
+    found = list(to_arrow(memoryview(data), batches, 0, 100, ("erased",)))
+    rows = [row for piece in found for row in piece.column("erased").to_pylist()]
+    assert [number for number, is_erased in enumerate(rows) if is_erased] == [8, 13]
 
 
 def with_crc(batch: bytes | bytearray) -> bytes:

@@ -43,7 +43,7 @@ def test_the_latest_of_each_key(address: str) -> None:
     assert latest == {b"a": b"2", b"c": b"1", b"d": b"2"}
 
 
-def test_reading_on_gives_what_reading_anew_gives(address: str) -> None:
+def test_reading_on_gives_what_reading_from_the_start_gives(address: str) -> None:
     topic = new_topic(address, 2)
     followed = CommittedLatest(address, ANONYMOUS, topic)
 

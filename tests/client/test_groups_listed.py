@@ -61,7 +61,9 @@ def test_an_older_broker_is_asked_group_by_group(
     assert found == {name: {(topic, 0): n} for name, n in wanted.items()}
 
 
-def test_a_connection_that_has_ended_meanwhile_is_made_anew(address: str, cluster: Cluster) -> None:
+def test_a_connection_that_has_ended_meanwhile_is_opened_again(
+    address: str, cluster: Cluster
+) -> None:
     group = commit(address, {(new_topic(address), 0): 1})
     (listed,) = [found for found in list_groups(cluster) if found.name == group]
     cluster.connection(listed.coordinator).close()

@@ -12,7 +12,7 @@ from support.client.cutting_proxy import cutting
 from support.client.written import committed_exactly, new_topic, producer, write_somehow
 from tiers import long
 
-from bench.peers.kafka import kafka, run_tool
+from bench.peers.kafka import TOOL_JVM, kafka, run_tool
 from bench.peers.process import BrokerProcess, answers_metadata
 from bench.peers.provision import missing_tools
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with kafka(tmp_path_factory.mktemp("killed")) as running:
+    with kafka(tmp_path_factory.mktemp("killed"), jvm=TOOL_JVM) as running:
         try:
             yield running
         finally:  # the process that runs now is not the one of `kafka`

@@ -12,9 +12,9 @@ from support.clients.rights import guarded_broker
 from test_fetching import end_of, values
 
 from headwater.broker.security.acls import Operation, ResourceType
-from headwater.client.cluster import refused_topic
 from headwater.client.group_offsets import GroupOffsets
 from headwater.client.reading.fetching import LATEST, Fetcher
+from headwater.client.refusals import refused_topic
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.errors import RequestRefused
 from headwater.protocol.error_codes import ErrorCode

@@ -14,6 +14,7 @@
     └── cluster     as above
     group_offsets   commits offsets of a group, so that tools see its lag
     topics          creates topics
+    erasing         erases single records of Headwater's broker
     compacted       the latest value of each key of a topic
 
 librdkafka takes records one at a time, and its transactions are those from before KIP-890. Here the

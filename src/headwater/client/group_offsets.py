@@ -7,14 +7,8 @@ see: `headwater group describe` and every Kafka tool take the lag of a reader fr
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
-from headwater.client.cluster import (
-    DEFAULT_PATIENCE_S,
-    GROUP,
-    RETRIABLE,
-    Cluster,
-    refused_group,
-    refused_topic,
-)
+from headwater.client.cluster import DEFAULT_PATIENCE_S, GROUP, RETRIABLE, Cluster
+from headwater.client.refusals import refused_group, refused_topic
 from headwater.client.writing.sending import TopicPartition
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.offset_commit import (
@@ -47,9 +41,11 @@ class GroupOffsets:
         group: str,
         *,
         patience_s: float = DEFAULT_PATIENCE_S,
+        cluster: Cluster | None = None,
     ) -> None:
+        """`cluster`: connections that several groups share, one after the other."""
         self._group = group
-        self._cluster = Cluster(bootstrap, login, patience_s=patience_s)
+        self._cluster = cluster or Cluster(bootstrap, login, patience_s=patience_s)
 
     def close(self) -> None:
         self._cluster.close()

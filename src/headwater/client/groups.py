@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from headwater.client.cluster import LOST, Cluster, error_name, reason_of
+from headwater.client.cluster import LOST, Cluster
+from headwater.client.refusals import error_name, reason_of
 from headwater.client.writing.sending import TopicPartition
 from headwater.errors import BrokerUnreachable, RequestRefused
 from headwater.protocol.error_codes import ErrorCode

@@ -3,14 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
-from headwater.client.cluster import (
-    LOST,
-    RETRIABLE,
-    Cluster,
-    error_name,
-    reason_of,
-)
+from headwater.client.cluster import LOST, RETRIABLE, Cluster
 from headwater.client.reading.fetched import refuse
+from headwater.client.refusals import error_name, reason_of
 from headwater.client.writing.sending import TopicPartition
 from headwater.errors import RequestRefused
 from headwater.protocol.messages.list_offsets import (

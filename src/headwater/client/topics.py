@@ -3,13 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headwater.client.cluster import (
-    DEFAULT_PATIENCE_S,
-    REQUEST_TIMEOUT_S,
-    RETRIABLE,
-    Cluster,
-    error_name,
-)
+from headwater.client.cluster import DEFAULT_PATIENCE_S, REQUEST_TIMEOUT_S, RETRIABLE, Cluster
+from headwater.client.refusals import error_name
 from headwater.errors import RequestRefused
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.create_topics import (
@@ -29,8 +24,14 @@ from headwater.protocol.messages.describe_configs import (
     DescribeConfigsRequestDescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from headwater.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from headwater.settings import ClientSettings
 
+READ_BIT = 3  # of AclOperation
 _TOPIC = 2  # kind of resource
 _BROKERS_DEFAULT = -1
 
@@ -123,6 +124,23 @@ def topic_configs(cluster: Cluster, topic: str) -> dict[str, str]:
         for config in result.configs
         if config.value is not None
     }
+
+
+def authorized_operations(cluster: Cluster, topic: str) -> int:
+    """What the login may do with a topic of this name, whether there is one or not: a bit for each
+    AclOperation of Kafka. 0 if it may not see it, or the broker does not say.
+    """
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=topic)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    patience = cluster.patience("the broker does not answer")
+    answer = cluster.ask_any(request, MetadataResponse, patience, first=4, last=12)
+    for found in answer.topics:
+        if found.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return max(found.topic_authorized_operations, 0)
+    return 0
 
 
 def _creatable(topic: NewTopic) -> CreateTopicsRequestCreatableTopic:

@@ -9,6 +9,7 @@ The columns that can be asked for, by name:
     timestamp    timestamp[us, UTC]: the producer's, or the broker's where the topic has
                  LogAppendTime; null where there is none, or none that fits
     headers      list<struct<name: string, value: binary>>
+    erased       bool: whether the record is what an erasure has left (protocol/erased_records.py)
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ from headwater.client.reading.record_kernels import (
 )
 from headwater.errors import MalformedMessage
 from headwater.protocol import compression
+from headwater.protocol.erased_records import ERASED_HEADER_BYTES
 from headwater.protocol.records import (
     DECOMPRESSED_LIMIT_BYTES,
     HEADER_BYTES,
@@ -41,6 +43,7 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", "UTC"),
     "headers": pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])),
+    "erased": pa.bool_(),
 }
 # What is put together into one Arrow batch; a batch of the log that is larger (at most
 # DECOMPRESSED_LIMIT_BYTES) is one by itself. So Arrow's 32-bit offsets cannot overflow.
@@ -173,6 +176,8 @@ def _column(index: _Index, name: str) -> pa.Array:
         return _binary(index.runs, rows, index.value_at, index.value_bytes)
     if name == "headers":
         return _headers(index)
+    if name == "erased":
+        return _erased(index)
     if name == "offset":
         return pa.Array.from_buffers(TYPES[name], rows, [None, pa.py_buffer(index.offsets)])
     is_null = index.times[:rows] == NO_TIME
@@ -219,6 +224,19 @@ def _headers(index: _Index) -> pa.Array:
     return pa.Array.from_buffers(
         TYPES["headers"], index.rows, [None, pa.py_buffer(ends)], children=[each]
     )
+
+
+def _erased(index: _Index) -> pa.Array:
+    rows = index.rows
+    is_erased = (index.key_bytes[:rows] < 0) & (index.value_bytes[:rows] < 0)
+    is_erased &= index.headers[:rows] > 0
+    if is_erased.any():  # few records have neither key nor value: only these are looked into
+        size_bytes = len(ERASED_HEADER_BYTES)
+        for data, first, last in index.runs:
+            for row in np.flatnonzero(is_erased[first:last]) + first:
+                at = index.header_at[row]
+                is_erased[row] = data[at : at + size_bytes].tobytes() == ERASED_HEADER_BYTES
+    return pa.array(is_erased)
 
 
 def _text(names: pa.BinaryArray) -> pa.StringArray:

@@ -1,8 +1,9 @@
 """The batches of a Fetch response: which are whole, and which of them count."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from headwater.client.cluster import error_name
+from headwater.client.refusals import error_name
 from headwater.errors import MalformedMessage, RequestRefused
 from headwater.protocol import records
 from headwater.protocol.error_codes import ErrorCode
@@ -11,7 +12,62 @@ from headwater.protocol.messages.fetch import (
     FetchResponseAbortedTransaction,
     FetchResponsePartitionData,
 )
-from headwater.protocol.records import BatchHeader
+from headwater.protocol.records import CONTROL, INT64_MAX, TRANSACTIONAL, BatchHeader
+
+
+class Fetched(NamedTuple):
+    """The batches of a response whose records count, each with its position in `data`."""
+
+    data: memoryview
+    batches: list[tuple[BatchHeader, int]]
+
+
+def counting_batches(
+    data: FetchResponsePartitionData, start: int, *, end: int | None, committed: bool, name: str
+) -> tuple[Fetched, int]:
+    """The batches that count, and the offset behind the last whole one, whether it counts or
+    not. Markers never count, aborted records only for a reader of uncommitted ones. Batches from
+    `end` on are left out. Raises MalformedMessage, with the `name` of the partition.
+    """
+    aborted = Aborted(data.aborted_transactions or [])
+    batches: list[tuple[BatchHeader, int]] = []
+    position = 0
+    behind = start
+    try:
+        for header, batch in whole_batches(data.records):
+            if end is not None and header.base_offset >= end:
+                behind = end
+                break
+            if header.last_offset >= behind:  # else the broker began too early
+                is_first = behind == start
+                if header.last_offset >= INT64_MAX or not (
+                    is_first or header.base_offset >= behind
+                ):
+                    raise MalformedMessage("batches are not in order")
+                if _is_counting(header, batch, aborted, committed=committed):
+                    batches.append((header, position))
+                behind = header.last_offset + 1
+            if end is not None and behind >= end:
+                break  # what lies behind is not in the range, damaged or not
+            position += header.size_bytes
+    except MalformedMessage as error:
+        raise MalformedMessage(
+            f"{name} cannot be read", detail=f"behind offset {behind}: {error}"
+        ) from None
+    return Fetched(data.records or memoryview(b""), batches), behind
+
+
+def _is_counting(
+    header: BatchHeader, batch: memoryview, aborted: "Aborted", *, committed: bool
+) -> bool:
+    if header.attributes & CONTROL:
+        marker = records.read_marker(batch)
+        if marker is not None and not marker.commit:
+            aborted.end(header)
+        return False
+    if not committed or not header.attributes & TRANSACTIONAL:
+        return True
+    return not aborted.has(header)
 
 
 def one_partition(answer: FetchResponse) -> FetchResponsePartitionData:

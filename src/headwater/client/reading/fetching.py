@@ -62,6 +62,10 @@ class Fetcher:
         self._cluster.refresh([topic])
         return self._cluster.partitions(topic)
 
+    def exists(self, topic: str) -> bool:
+        """By one request: brokers may not report a topic that was created a moment ago."""
+        return self._cluster.find_partitions(topic) is not None
+
     def topics_like(self, pattern: re.Pattern[str]) -> list[str]:
         """The topics whose whole name matches; internal ones ("__…") only if the pattern begins
         with these two signs.

@@ -6,9 +6,9 @@ the last batch that has arrived whole, from the broker that leads the partition 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from headwater.client.cluster import LOST, RETRIABLE, Cluster, Patience, error_name, reason_of
+from headwater.client.cluster import LOST, RETRIABLE, Cluster, Patience
 from headwater.client.offsets import (
     COMMITTED,
     EARLIEST,
@@ -17,9 +17,9 @@ from headwater.client.offsets import (
     check_partition,
     list_offsets,
 )
-from headwater.client.reading.fetched import Aborted, one_partition, refuse, whole_batches
-from headwater.errors import BrokerUnreachable, DataLost, MalformedMessage
-from headwater.protocol import records
+from headwater.client.reading.fetched import Fetched, counting_batches, one_partition, refuse
+from headwater.client.refusals import error_name, reason_of
+from headwater.errors import BrokerUnreachable, DataLost
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -33,7 +33,6 @@ from headwater.protocol.messages.fetch import (
     FetchResponse,
     FetchResponsePartitionData,
 )
-from headwater.protocol.records import CONTROL, INT64_MAX, TRANSACTIONAL, BatchHeader
 
 if TYPE_CHECKING:
     from headwater.client.connection import Connection
@@ -43,13 +42,6 @@ _MAX_BYTES: Final = 8 << 20  # of one response; a batch that is larger comes alo
 _MIN_BYTES: Final = 64 << 10
 _FIRST_GUESS_BYTES: Final = 256  # per offset
 _TOPIC: Final = 2  # kind of resource
-
-
-class Fetched(NamedTuple):
-    """The batches of a response whose records count, each with its position in `data`."""
-
-    data: memoryview
-    batches: list[tuple[BatchHeader, int]]
 
 
 class RangeFetcher:
@@ -81,7 +73,13 @@ class RangeFetcher:
         try:
             while self._at < self._end:
                 data = self._response(patience)
-                fetched, behind = self._counting(data)
+                fetched, behind = counting_batches(
+                    data,
+                    self._at,
+                    end=self._end,
+                    committed=self._isolation == COMMITTED,
+                    name=self._name,
+                )
                 if behind > self._at:
                     patience.progressed()
                     self._bytes_per_offset = len(fetched.data) / (behind - self._at)
@@ -169,49 +167,6 @@ class RangeFetcher:
             self._cluster.give_back(self._connection)
             self._connection = None
         self._lose()
-
-    # Responses
-
-    def _counting(self, data: FetchResponsePartitionData) -> tuple[Fetched, int]:
-        """The batches that count, and the offset behind the last whole one, whether it counts or
-        not. Markers never count, aborted records only for a reader of uncommitted ones.
-        """
-        aborted = Aborted(data.aborted_transactions or [])
-        batches: list[tuple[BatchHeader, int]] = []
-        position = 0
-        behind = self._at
-        try:
-            for header, batch in whole_batches(data.records):
-                if header.base_offset >= self._end:
-                    behind = self._end
-                    break
-                if header.last_offset >= behind:  # else the broker began too early
-                    is_first = behind == self._at
-                    if header.last_offset >= INT64_MAX or not (
-                        is_first or header.base_offset >= behind
-                    ):
-                        raise MalformedMessage("batches are not in order")
-                    if self._is_counting(header, batch, aborted):
-                        batches.append((header, position))
-                    behind = header.last_offset + 1
-                if behind >= self._end:
-                    break  # what lies behind is not in the range, damaged or not
-                position += header.size_bytes
-        except MalformedMessage as error:
-            raise MalformedMessage(
-                f"{self._name} cannot be read", detail=f"behind offset {behind}: {error}"
-            ) from None
-        return Fetched(data.records or memoryview(b""), batches), behind
-
-    def _is_counting(self, header: BatchHeader, batch: memoryview, aborted: Aborted) -> bool:
-        if header.attributes & CONTROL:
-            marker = records.read_marker(batch)
-            if marker is not None and not marker.commit:
-                aborted.end(header)
-            return False
-        if self._isolation == UNCOMMITTED or not header.attributes & TRANSACTIONAL:
-            return True
-        return not aborted.has(header)
 
     # Empty responses
 

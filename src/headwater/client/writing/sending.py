@@ -10,16 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from headwater.client.cluster import (
-    LOST,
-    RETRIABLE,
-    Cluster,
-    error_name,
-    reason_of,
-    refused_id,
-    refused_topic,
-)
+from headwater.client.cluster import LOST, RETRIABLE, Cluster
 from headwater.client.connection import Connection
+from headwater.client.refusals import error_name, reason_of, refused_id, refused_topic
 from headwater.client.writing.batches import Batch
 from headwater.errors import Fenced, HeadwaterError, RequestRefused, TopicRefused
 from headwater.protocol.error_codes import ErrorCode

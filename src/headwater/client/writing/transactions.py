@@ -9,13 +9,8 @@ before get the partitions by AddPartitionsToTxn, and the epoch stays.
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
-from headwater.client.cluster import (
-    DEFAULT_PATIENCE_S,
-    RETRIABLE,
-    Cluster,
-    refused_id,
-    refused_topic,
-)
+from headwater.client.cluster import DEFAULT_PATIENCE_S, RETRIABLE, Cluster
+from headwater.client.refusals import refused_id, refused_topic
 from headwater.client.writing.batches import Batch
 from headwater.client.writing.sending import FENCED, Producer, TopicPartition, fenced, send
 from headwater.errors import BrokerUnreachable, HeadwaterError
