@@ -32,7 +32,7 @@ from support.capture.postgres_server import PostgresServer
 from support.wire import wait_until
 from tiers import IS_FULL, count, long
 
-from bench.peers.kafka import kafka
+from bench.peers.kafka import TOOL_JVM, kafka
 from bench.peers.provision import missing_tools
 
 CLIENTS = 3
@@ -134,10 +134,10 @@ def test_kills_of_capture_broker_and_database(tmp_path):
 @pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
 @long
 def test_the_same_on_apache_kafka(tmp_path):
-    """Kafka itself is killed in the full tier only: tests/client/test_killed_kafka.py tells how
+    """Kafka itself is killed in the full tier only: tests/client/test_killed_kafka.py shows how
     it can lose the markers of a transaction that it has acknowledged, and a position with them.
     """
-    with kafka(tmp_path / "kafka") as process:
+    with kafka(tmp_path / "kafka", jvm=TOOL_JVM) as process:
         broker = KafkaBroker(process)
         try:
             prove(broker, tmp_path, max(KILLS // 4, 4), broker_weight=int(IS_FULL))

@@ -132,7 +132,7 @@ def comparable(record):
             ]
     elif payload:
         payload = value["payload"] = {
-            name: each for name, each in payload.items() if not name.startswith("ts_")
+            name: value for name, value in payload.items() if not name.startswith("ts_")
         }
         payload["transaction"]["id"] = payload["transaction"]["id"].partition(":")[0]
         source = payload["source"] = dict(payload["source"])

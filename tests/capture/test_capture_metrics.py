@@ -95,8 +95,8 @@ def test_ready_once_it_follows_and_not_after_an_error(state, endpoint):
     state.lag(Lag())
     assert get(endpoint, "/ready") == (200, "ready\n")
     state.error(SourceUnreachable("the database does not answer", detail="refused\ntwice"))
-    told = "not ready: the database does not answer: refused twice\n"
-    assert get(endpoint, "/ready") == (503, told)
+    reason = "not ready: the database does not answer: refused twice\n"
+    assert get(endpoint, "/ready") == (503, reason)
     state.restarted()
     state.committed(1, 1, 1, 0.1, 0)
     assert get(endpoint, "/ready")[0] == 200

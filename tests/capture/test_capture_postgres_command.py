@@ -60,17 +60,17 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
 
     postgres.run("ALTER TABLE plain REPLICA IDENTITY FULL")
     postgres.run("INSERT INTO plain VALUES (1), (2)")
-    told = cli("capture", "snapshot", "shop", "--table", "public.plain", "--wait")
-    assert told == "copied 2 rows of public.plain\n"
+    output = cli("capture", "snapshot", "shop", "--table", "public.plain", "--wait")
+    assert output == "copied 2 rows of public.plain\n"
     cli("capture", "status", "shop")
 
     # PostgreSQL ends the connection of the first process; that must not make it come back.
     second = cli.start("capture", "run", "shop", "--json")
     assert process.wait(60) == 1
-    told = process.stderr.read().decode().splitlines()[-2:]
+    lines = process.stderr.read().decode().splitlines()[-2:]
     # By its broker, if it had just begun a transaction, else by the position.
-    known = ("has taken over capture", "another process writes as")
-    assert any(phrase in line for line in told for phrase in known), told
+    reasons = ("has taken over capture", "another process writes as")
+    assert any(phrase in line for line in lines for phrase in reasons), lines
     postgres.run("INSERT INTO plain VALUES (3)")
     wait_until(
         lambda: b'"x":3' in cli.result("consume", "shop.public.plain", "-o", "start", "-e").stdout
@@ -84,7 +84,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
         if check["check"] == "capture shop"
     ]
     assert "goes back to its position" in checks[-1]["found"]
-    _is_warned_of_the_log_that_is_kept(cli, postgres)
+    _is_warned_of_the_retained_log(cli, postgres)
     cli("capture", "reset", "shop", "--yes")
     slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     assert postgres.run(slots) == []
@@ -92,7 +92,7 @@ def test_from_doctor_to_reset(cli, postgres, tmp_path):
     assert cli.json("capture", "status", "shop", code=3)[0]["state"] == "never ran"
 
 
-def _is_warned_of_the_log_that_is_kept(cli, postgres):
+def _is_warned_of_the_retained_log(cli, postgres):
     """The capture does not run, but the log that PostgreSQL retains for it grows."""
     stopped = cli.json("capture", "status", "shop", code=3)[0]["retained_bytes"]
     assert "warning:" not in cli("capture", "status", "shop", code=3)

@@ -113,13 +113,13 @@ chunk_rows = 0
         "HEADWATER_CAPTURE__STOCK__ROWS__X": "id > 1",
         "HEADWATER_CAPTURE__SHOP": "x",
     }
-    told = mistakes(tmp_path, text, environ)
+    errors = mistakes(tmp_path, text, environ)
     schemes = (
         "postgresql://, postgres://, mysql://, mariadb://, sqlite:///, mongodb://, mongodb+srv://,"
         " debezium:"
     )
     doc = config.fields_of(CaptureSettings)[0].metadata["doc"]
-    assert sorted(told) == sorted(
+    assert sorted(errors) == sorted(
         [
             "headwater.toml:1: [capture.shop] has no source; expected " + doc,
             (
@@ -177,8 +177,8 @@ def test_a_rule_for_an_unknown_column(tmp_path):
 
 @pytest.mark.parametrize("name", ["Shop", "a.b", "a__b", "-a", "a-", "ü", "x" * 49])
 def test_names_that_no_topic_or_slot_could_have(tmp_path, name):
-    (told,) = mistakes(tmp_path, f'[capture."{name}"]\nsource = "sqlite:///x.db"\n')
-    assert "the name of [capture." in told
+    (error,) = mistakes(tmp_path, f'[capture."{name}"]\nsource = "sqlite:///x.db"\n')
+    assert "the name of [capture." in error
 
 
 def test_two_names_that_would_share_a_slot(tmp_path):

@@ -28,12 +28,11 @@ class Failing(TransactionalProducer):
     fails_at = 0
     is_done_before = False
 
-    def _counted(self, call, *arguments) -> None:
+    def _counted(self, call, *arguments):
         kind = type(self)
         kind.fails_at -= 1
         if kind.fails_at != 0:
-            call(*arguments)
-            return
+            return call(*arguments)
         if kind.is_done_before:
             call(*arguments)
         raise BrokerUnreachable("gone")
@@ -41,8 +40,8 @@ class Failing(TransactionalProducer):
     def fence(self) -> None:
         self._counted(super().fence)
 
-    def send(self, batches) -> None:
-        self._counted(super().send, batches)
+    def send(self, batches):
+        return self._counted(super().send, batches)
 
     def commit(self) -> None:
         self._counted(super().commit)
@@ -88,7 +87,7 @@ def test_the_producer_fails_at_every_call(bootstrap, db, monkeypatch, is_done_be
     finally:
         capture.stop()
     # A topic that was made by a run which failed before its first commit is truncated first.
-    accounts = begun_anew(read(bootstrap, "shop.public.accounts"))
+    accounts = without_leading_truncates(read(bootstrap, "shop.public.accounts"))
     changes = [record for record in accounts if record.op == "c"]
     at = [(change.value["source"]["txId"], change.value["source"]["lsn"]) for change in changes]
     assert at == sorted(set(at)), "a change came twice, or not in its order"
@@ -104,12 +103,12 @@ def test_the_producer_fails_at_every_call(bootstrap, db, monkeypatch, is_done_be
         for number, events in enumerate(db.log, 1)
         if number >= first
     )
-    found = begun_anew(read(bootstrap, "shop.public.notes"))
+    found = without_leading_truncates(read(bootstrap, "shop.public.notes"))
     notes = [record.value["after"]["text"] for record in found]
     assert sorted(notes) == sorted(row["text"] for row in db.rows["public.notes"].values())
 
 
-def begun_anew(records: list[Seen]) -> list[Seen]:
+def without_leading_truncates(records: list[Seen]) -> list[Seen]:
     while records and records[0].op == "t":
         records = records[1:]
     return records

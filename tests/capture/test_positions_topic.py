@@ -26,7 +26,7 @@ def test_what_is_stored_is_read_again():
         counts={"public.orders": 2},
         lag=Lag(1, 2),
     )
-    table = TableState(TABLE, SnapshotState("true", [5], 5, 10), Failure("odd", "why", "mend it"))
+    table = TableState(TABLE, SnapshotState("true", [5], 5, 10), Failure("odd", "why", "repair it"))
     people = TableState(replace(TABLE, schema="app", name="people", documents=True))
     records = {
         b"shop": positions.encode_capture(capture),

@@ -130,8 +130,8 @@ def test_a_table_that_cannot_be_shaped_can_be_asked_for_without_harm(bootstrap, 
     with captured(bootstrap, outbox="public.orders") as capture:
         capture.wait_for_copies("public.accounts")
         capture.wait_until(lambda: "public.orders" in capture.state.failed_tables)
-        ask_for_copy(bootstrap, "public.orders")
         signals = capture.stored().capture.signals
+        ask_for_copy(bootstrap, "public.orders")
         capture.wait_until(lambda: capture.stored().capture.signals > signals)
         two.transact(created(2))
         capture.wait_until(lambda: two.acknowledged == 2)

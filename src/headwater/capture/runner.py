@@ -35,9 +35,12 @@ from headwater.capture.contract import (
 )
 from headwater.capture.metrics import CaptureState
 from headwater.capture.positions import CapturePosition, Stored
+from headwater.capture.publishing.cuts import TOPIC as CUTS_TOPIC
+from headwater.capture.publishing.cuts import Cuts
 from headwater.capture.publishing.publisher import Publisher, now_ms
 from headwater.capture.publishing.topics import Topics
 from headwater.capture.publishing.writer import Committed, Stopped, Writer
+from headwater.capture.records.formats import shaper_of
 from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.signals import SignalReader
@@ -51,10 +54,13 @@ from headwater.errors import (
     Fenced,
     HeadwaterError,
     PositionLost,
+    SubjectErased,
     TableRefused,
     TopicRefused,
 )
+from headwater.schemas.settings import SchemasSettings
 from headwater.settings import ClientSettings
+from headwater.subjects.access import PersonalTopics
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +83,22 @@ def run(
     login: ClientSettings,
     state: CaptureState,
     stop: threading.Event,
+    schemas: SchemasSettings | None = None,
+    personal: PersonalTopics | None = None,
 ) -> None:
     """Follows the database until `stop`, then returns with everything committed. Raises what made
-    it fail; SourceUnreachable and BrokerUnreachable are worth another try.
+    it fail; SourceUnreachable and BrokerUnreachable are worth another try. `schemas` is where the
+    schemas of Avro are registered, by default in the topic `_schemas`. Fields that `personal`
+    names are encrypted; without their keys it fails.
     """
-    while not _run(settings, bootstrap, login, state, stop):
-        log.info("%s: goes on without the table that has failed", settings.name)
+    registry = schemas or SchemasSettings()
+    while True:
+        try:
+            if _run(settings, bootstrap, login, state, stop, registry, personal):
+                return
+            log.info("%s: goes on without the table that has failed", settings.name)
+        except SubjectErased as error:  # between its first row and the commit of that
+            log.info("%s: %s; its rows are read again", settings.name, error)
 
 
 def _run(
@@ -91,11 +107,14 @@ def _run(
     login: ClientSettings,
     state: CaptureState,
     stop: threading.Event,
+    schemas: SchemasSettings,
+    personal: PersonalTopics | None,
 ) -> bool:
     """False: a table had to be given up, and the others are to be followed by another run."""
     with contextlib.ExitStack() as stack:
         source = source_of(settings, bootstrap)
         stack.callback(source.close)
+        shaper = shaper_of(settings, source, schemas, bootstrap, login, stack, personal)
         topics = Topics(settings, bootstrap, login)
         stack.callback(topics.close)
         topics.ensure_internal()
@@ -111,17 +130,22 @@ def _run(
         signals = SignalReader(settings.name, bootstrap, login, offset)
         stack.callback(signals.close)
         key = positions.key_of(settings.name)
+        cuts = Cuts(settings.name, read_committed_latest(bootstrap, login, CUTS_TOPIC))
         writer = Writer(
             producer,
             key,
+            cuts,
             lambda committed: _report(state, committed),
             stop,
             source.stay_connected,
             topics.batch_bytes,
+            (lambda: None) if personal is None else personal.flush,
         )
         stack.callback(writer.close)
         try:
-            capture = Capture(settings, source, topics, writer, signals, stored, state)
+            capture = Capture(
+                settings, source, shaper, topics, writer, signals, stored, state, personal
+            )
         except PositionLost:
             if _stored(settings.name, bootstrap, login, state) != stored:
                 raise _taken_over(settings.name) from None
@@ -184,13 +208,16 @@ class Capture:
         self,
         settings: CaptureSettings,
         source: Source,
+        shaper: Shaper,
         topics: Topics,
         writer: Writer,
         signals: SignalReader,
         stored: Stored,
         state: CaptureState,
+        personal: PersonalTopics | None = None,
     ) -> None:
         self._settings = settings
+        self._personal = personal
         self._source = source
         self._writer = writer
         self._signals = signals
@@ -199,7 +226,7 @@ class Capture:
             table_id: table.table for table_id, table in stored.tables.items() if not table.is_ahead
         }
         after = stored.capture.position if stored.capture is not None else None
-        self._shaper = Shaper(settings, source.connector, source.database)
+        self._shaper = shaper
         # Before anything is made in the database: an unused slot retains its log indefinitely.
         self._check_rules(is_first=stored.capture is None)
         source.storages = {
@@ -313,7 +340,10 @@ class Capture:
             case PositionAdvanced():
                 publisher.moved(event.at)
             case Record():
-                publisher.append([(event.topic, event.key, event.value, tuple(event.headers))])
+                value = event.value
+                if self._personal is not None:
+                    value = self._personal.value(event.topic, value)
+                publisher.append([(event.topic, event.key, value, tuple(event.headers))])
             case Message():
                 publisher.append(self._shaper.message(event))
             case SchemaChange():

@@ -114,8 +114,13 @@ class CaptureSettings:
         "A table of Kafka topic configs for the topics that the capture creates.",
         underscore=".",
     )
+    format: str = setting(
+        "json",
+        one_of("json", "avro"),
+        "Keys and values as JSON, or as Avro by the schema registry (`[schemas]`).",
+    )
     schemas: bool = setting(
-        False, boolean, "Write a Kafka Connect schema beside every key and value."
+        False, boolean, "Write a Kafka Connect schema beside every key and value (JSON only)."
     )
     tombstones: bool = setting(
         True, boolean, "Follow every delete with a record of that key without a value."

@@ -54,7 +54,7 @@ def test_copy_and_changes_over_restarts(bootstrap: str, postgres: Database) -> N
             capture.wait_until(is_there, "the changes")
         postgres.run(
             "UPDATE t SET a = a + 10 WHERE id BETWEEN 991 AND 1000"
-        )  # while nobody follows
+        )  # while no capture follows
     seen = read(bootstrap, topic)
     ops = [record.op for record in seen]
     assert ops.count("r") == 1000  # copied once

@@ -91,7 +91,7 @@ def _assert_whole_and_once(changes: list[tuple[int, str, dict]], made: dict[int,
         records[number] = records.get(number, 0) + 1
         groups.setdefault(number, set()).add(group)
     assert records == made
-    assert {number: len(each) for number, each in groups.items() if len(each) > 1} == {}
+    assert {number: len(group) for number, group in groups.items() if len(group) > 1} == {}
     assert len({group for of_number in groups.values() for group in of_number}) == len(groups)
 
 

@@ -1,4 +1,4 @@
-"""What a connector is told, without one."""
+"""The properties of a connector, without one."""
 
 import re
 
@@ -82,14 +82,16 @@ def test_secrets_come_from_the_environment_and_from_files(tmp_path, monkeypatch)
 
 
 def test_a_schema_history_is_stored_beside_the_topics() -> None:
-    known = {*KNOWN, "schema.history.internal"}
-    given = properties(settings_of({}), known, "127.0.0.1:9092")
+    supported = {*KNOWN, "schema.history.internal"}
+    given = properties(settings_of({}), supported, "127.0.0.1:9092")
     assert given["schema.history.internal.kafka.bootstrap.servers"] == "127.0.0.1:9092"
     assert given["schema.history.internal.kafka.topic"] == "__headwater_schema_history.legacy"
     own = {"schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory"}
-    assert "schema.history.internal.kafka.topic" not in properties(settings_of(own), known, None)
+    assert "schema.history.internal.kafka.topic" not in properties(
+        settings_of(own), supported, None
+    )
     with pytest.raises(SourceRefused, match="no topic for it"):
-        properties(settings_of({}), known, None)
+        properties(settings_of({}), supported, None)
 
 
 def test_connectors_by_short_name_and_by_class() -> None:

@@ -66,7 +66,7 @@ class Follower:
                     self.position = found[-1][0].at
                 case PositionAdvanced():
                     self.position = event.at
-            total = sum(len(each) for _begin, each in found)
+            total = sum(len(changes) for _begin, changes in found)
             if isinstance(event, Commit) and total >= records:
                 assert total == records
                 return found
@@ -220,7 +220,7 @@ def test_what_is_wrong_is_reported_by_check(postgres: Database, options: dict[st
     assert DebeziumSource(settings_of(options)).check() == []
     (error,) = DebeziumSource(settings_of({**options, "database.password": "wrong"})).check()
     assert "password authentication failed" in str(error)
-    without = {name: each for name, each in options.items() if name != "database.user"}
+    without = {name: value for name, value in options.items() if name != "database.user"}
     assert "database.user" in str(DebeziumSource(settings_of(without)).check()[0])
 
 

@@ -45,7 +45,7 @@ public class ApplyTransform {
                             Map.of(), Map.of(), topic, null, key.schema(), key.value(),
                             value.schema(), value.value());
             SourceRecord result = made.get(wanted).apply(record);
-            System.out.println(result == null ? "null" : JSON.writeValueAsString(told(result)));
+            System.out.println(result == null ? "null" : JSON.writeValueAsString(asJson(result)));
         }
     }
 
@@ -69,16 +69,16 @@ public class ApplyTransform {
         return text.isNull() ? null : text.asText().getBytes(StandardCharsets.UTF_8);
     }
 
-    private static ObjectNode told(SourceRecord record) throws Exception {
-        ObjectNode told = JSON.createObjectNode();
-        told.put("topic", record.topic());
-        told.set("key", plain(record.key()));
-        told.set("value", plain(record.value()));
-        ArrayNode headers = told.putArray("headers");
+    private static ObjectNode asJson(SourceRecord record) throws Exception {
+        ObjectNode json = JSON.createObjectNode();
+        json.put("topic", record.topic());
+        json.set("key", plain(record.key()));
+        json.set("value", plain(record.value()));
+        ArrayNode headers = json.putArray("headers");
         for (Header header : record.headers()) {
             headers.addArray().add(header.key()).add(plain(header.value()));
         }
-        return told;
+        return json;
     }
 
     private static JsonNode plain(Object value) throws Exception {

@@ -83,7 +83,7 @@ def test_a_chunk_contains_what_was_committed_before_its_read(source, db):
 @pytest.mark.parametrize("version", ["7.0", "4.4"])
 def test_chunk_and_stream_together_give_the_collection(tmp_path, version):
     """While others write: whatever a chunk contains is in its rows, and what it does not contain
-    is known when the stream has passed it.
+    is determined when the stream has passed it.
     """
     with mongo_server(tmp_path, version) as server, source_of(server, "shop") as source:
         accounts = server.client.shop.accounts

@@ -257,8 +257,10 @@ def test_a_dropped_and_a_renamed_collection_are_reported_with_their_position(sou
     db.archive.drop()
     events = read_transactions(source, start, 3)
     orders, archive = f"{db.name}.orders", f"{db.name}.archive"
-    told = [event for event in events if isinstance(event, SchemaChange)]
-    assert [(change.table_id, change.table and change.table.id, change.ddl) for change in told] == [
+    schema_changes = [event for event in events if isinstance(event, SchemaChange)]
+    assert [
+        (change.table_id, change.table and change.table.id, change.ddl) for change in schema_changes
+    ] == [
         (orders, None, f"rename {orders} to {archive}"),
         (archive, None, f"rename {orders} to {archive}"),
         (archive, archive, f"rename {orders} to {archive}"),

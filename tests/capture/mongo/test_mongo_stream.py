@@ -1,4 +1,4 @@
-"""From events to transactions: what no server here does by itself, from events as they are told."""
+"""From events to transactions: with events of forms that no server here sends by itself."""
 
 import json
 
@@ -54,7 +54,7 @@ def transactions(after=START, **options):
 
 
 def taken(stream, *events):
-    return [told for event in events for told in stream.take(event)]
+    return [found for event in events for found in stream.take(event)]
 
 
 def kinds(events):
@@ -159,7 +159,7 @@ def test_an_event_in_fragments_is_put_together():
     assert (events[1].before, events[1].after) == ({"_id": 0, "old": 1}, {"_id": 0})
 
 
-def test_servers_before_six_tell_the_second_only():
+def test_servers_before_six_report_the_second_only():
     event = insert(1)
     del event["wallTime"]
     begin = taken(transactions(), event)[0]

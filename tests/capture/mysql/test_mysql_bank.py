@@ -198,4 +198,4 @@ def _transactions(records):
         return current
 
     current = None
-    return [(each, list(group)) for each, group in groupby(records, gtid)]
+    return [(transaction, list(group)) for transaction, group in groupby(records, gtid)]

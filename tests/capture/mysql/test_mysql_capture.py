@@ -99,13 +99,13 @@ def nameless(server: MariaDbServer) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nameless")
-@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("is_captured_before", [False, True])
 def test_a_look_that_was_ahead_of_the_stream_gives_no_names(
     server: MariaDbServer,
     shop: str,
     bootstrap: str,
     monkeypatch: pytest.MonkeyPatch,
-    is_known: bool,
+    is_captured_before: bool,
 ) -> None:
     """A run found the table as it is now, with the rows from before still ahead of it, and was
     killed. The next one must not read them with the names of now: it fails a table that it never
@@ -120,7 +120,7 @@ def test_a_look_that_was_ahead_of_the_stream_gives_no_names(
     )
     with monkeypatch.context() as patched:
         patched.setattr(Snapshots, "start", lambda *_: None)  # the copy comes later
-        first = (f"{shop}.*",) if is_known else (f"{shop}.u",)
+        first = (f"{shop}.*",) if is_captured_before else (f"{shop}.u",)
         with running(bootstrap, url, shop, tables=first):
             pass
         server.execute(
@@ -134,13 +134,13 @@ def test_a_look_that_was_ahead_of_the_stream_gives_no_names(
             pass
     assert table in capture.stored().tables
     with running(bootstrap, url, shop) as capture:
-        if is_known:
+        if is_captured_before:
             capture.wait_for_copies(table)
         else:
             capture.wait_until(lambda: capture.stored().tables[table].failed is not None)
     records = read(bootstrap, f"{shop}.{table}")
     rows = [record.value["after"] for record in records if record.op == "c"]
-    assert rows == ([{"id": 1, "a": 10}, {"id": 2, "b": 20}] if is_known else [])
+    assert rows == ([{"id": 1, "a": 10}, {"id": 2, "b": 20}] if is_captured_before else [])
 
 
 @pytest.mark.parametrize(

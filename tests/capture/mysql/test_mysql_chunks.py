@@ -152,7 +152,7 @@ def test_what_a_chunk_contains_is_exact_under_load(
 ) -> None:
     """A counter that only grows: a chunk's value must be that of the last transaction it contains.
     With the lock as on MySQL without GTIDs. MySQL's GTIDs give two bounds, and it is between them;
-    not if the table has no key, by which a row that comes twice could be told.
+    not if the table has no key, by which a row that comes twice could be recognised.
     """
     is_exact = is_locked or capture.server.is_mariadb or not key
     capture.execute(f"CREATE TABLE t (id INT {key}, n INT)", "INSERT INTO t VALUES (1, 0)")

@@ -91,7 +91,7 @@ class MariaDbDatabase(Database):
             f"CREATE TABLE IF NOT EXISTS {table} (id INT AUTO_INCREMENT PRIMARY KEY, {columns})"
         )
         names = ", ".join(name for name, *_ in values)
-        for row in zip(*(each for _, _, *each in values), strict=True):
+        for row in zip(*(row for _, _, *row in values), strict=True):
             self.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join(row)})")
 
 

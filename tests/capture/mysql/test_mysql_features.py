@@ -12,7 +12,7 @@ from support.capture.mariadb_server import MariaDbServer, numbers
 from support.capture.mysql_capture import ShopCapture
 from support.capture.mysql_server import MYSQL_ONLY
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from headwater.capture.contract import SourcePosition
 from headwater.capture.mysql import MySqlSource
 from headwater.capture.mysql.server import lacking_gtids

@@ -93,10 +93,10 @@ def test_what_is_not_certain_is_stored_with_the_position(nameless: ShopCapture) 
     )
     transactions = reader.until(lambda found: len(found) == 5)
     table = transactions[0].changes[0].table
-    known = {table.id: table}
+    stored = {table.id: table}
     for transaction in transactions[1:3]:
         assert transaction.begin.at["uncertain"] == [table.id]
-        again = nameless.begin(SourcePosition(transaction.begin.at), known)
+        again = nameless.begin(SourcePosition(transaction.begin.at), stored)
         rows = nameless.rows(1 if transaction is transactions[2] else 2)
         assert rows[-1] == {"id": 4, "d": 4, "b": 4}
         assert [failed.table_id for failed in again.failed] == [table.id]
@@ -121,20 +121,22 @@ def test_a_capture_that_resumes_knows_the_tables_as_they_were(nameless: ShopCapt
     reader = nameless.begin()
     nameless.execute("INSERT INTO t VALUES (1, 1, 1)")
     [transaction] = reader.changes(1)
-    known = {transaction.changes[0].table.id: transaction.changes[0].table}
+    stored = {transaction.changes[0].table.id: transaction.changes[0].table}
     nameless.execute("INSERT INTO t VALUES (2, 2, 2)", "ALTER TABLE t RENAME COLUMN a TO c")
     nameless.execute("INSERT INTO t VALUES (3, 3, 3)")
-    reader = nameless.begin(SourcePosition(transaction.begin.at), known)
+    reader = nameless.begin(SourcePosition(transaction.begin.at), stored)
     assert nameless.rows(2) == [{"id": 2, "a": 2, "b": 2}, {"id": 3, "c": 3, "b": 3}]
     # One that knows nothing must not guess: the catalog is ahead of the log.
     reader = nameless.begin(SourcePosition(transaction.begin.at), {})
     assert nameless.rows(1) == [{"id": 3, "c": 3, "b": 3}]
-    assert [failed.table_id for failed in reader.failed] == list(known)
+    assert [failed.table_id for failed in reader.failed] == list(stored)
 
 
 def test_with_names_in_the_log_nothing_is_lost(capture: ShopCapture) -> None:
     kind, value = "CHAR(36)", "00112233-4455-1677-8899-aabbccddee00"
-    if capture.server.is_mariadb:  # gone when it is read: the log does not say that it was a uuid
+    if (
+        capture.server.is_mariadb
+    ):  # dropped when it is read: the log does not say that it was a uuid
         kind, value = "UUID", "ABEiM0RVFneImaq7zN3uAA=="
     capture.execute(TABLE)
     reader = capture.begin()
@@ -288,7 +290,7 @@ def test_statements_are_read_in_their_clients_character_set(
     assert nameless.rows(2) == [{"id": 1, "a": 1}, {"id": 2, "c": 2}]
 
 
-def test_names_that_the_server_does_not_tell_apart(tmp_path: Path) -> None:
+def test_names_that_the_server_does_not_distinguish(tmp_path: Path) -> None:
     settings = {"lower_case_table_names": "1", "binlog_row_metadata": "NO_LOG"}
     server = MariaDbServer(tmp_path / "mariadb", settings)
     try:

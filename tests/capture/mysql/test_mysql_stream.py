@@ -159,7 +159,7 @@ def test_a_purged_log_is_reported_with_the_command_that_repairs(capture: ShopCap
     file = capture.execute("SHOW BINARY LOGS")[-1][0]
     capture.close()
     deadline_s = time.monotonic() + 20
-    # The server keeps a file until it has noticed, at a heartbeat, that its reader has gone.
+    # The server retains a file until it notices, at a heartbeat, that its reader has left.
     while capture.execute(f"PURGE BINARY LOGS TO '{file}'", "SHOW BINARY LOGS")[0][0] != file:
         assert time.monotonic() < deadline_s
     lost = SourcePosition(transaction.begin.at)

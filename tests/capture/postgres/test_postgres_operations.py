@@ -312,7 +312,7 @@ def test_the_slot_never_moves_in_front_of_what_was_acknowledged(postgres):
     quiet = source(postgres.url, tables=("public.t",))
     try:
         start = SourcePosition(quiet.open(None, {}))
-        quiet.is_awaited = True  # so that it tells and asks all the time
+        quiet.is_awaited = True  # so that it reports its position and asks all the time
         stored = start.at["lsn"]
         deadline_s = time.monotonic() + 10
         passed = 0
@@ -389,7 +389,7 @@ def test_a_question_that_is_never_answered_ends(postgres, monkeypatch):
 
 
 def test_reading_ends_with_the_source(postgres):
-    """Also a read that waits for a lock, or for a database that is gone."""
+    """Also a read that waits for a lock, or for a database that has stopped."""
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     failures = []
 

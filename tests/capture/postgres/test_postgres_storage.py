@@ -68,7 +68,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_what_the_log_does_not_tell_is_noticed(postgres, quick, is_running):
+def test_what_the_log_does_not_contain_is_noticed(postgres, quick, is_running):
     """Also if no capture ran while it was done; and not before the stream has come so far."""
     names = [f"t{number}" for number in range(len(CASES))]
     for name, (tables, _, _) in zip(names, CASES, strict=True):
@@ -76,7 +76,7 @@ def test_what_the_log_does_not_tell_is_noticed(postgres, quick, is_running):
     only = {"tables": tuple(f"public.{name}" for name in names)}
     capture = Capture(postgres, **only)
     at = capture.open()
-    known = {table.id: table for table in capture.source.tables()}
+    tables = {table.id: table for table in capture.source.tables()}
     stored = capture.source.storages
     if not is_running:
         capture.source.close()
@@ -87,7 +87,7 @@ def test_what_the_log_does_not_tell_is_noticed(postgres, quick, is_running):
     if not is_running:
         capture = Capture(postgres, **only)
         capture.source.storages = stored
-        capture.open(SourcePosition(at), known)
+        capture.open(SourcePosition(at), tables)
     try:
         seen = capture.until(lambda _: len(_changes(capture)) == len(CASES))
     finally:

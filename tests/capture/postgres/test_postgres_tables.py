@@ -49,14 +49,14 @@ def test_new_tables_are_followed_without_a_stop(postgres, quick):
 def test_dropped_tables_are_reported(postgres, quick):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
-        known = {table.id: table for table in capture.source.tables()}
+        stored = {table.id: table for table in capture.source.tables()}
         postgres.run("INSERT INTO t VALUES (1)")
         postgres.run("DROP TABLE t")
         assert len(capture.changes(1)) == 1
         assert capture.until_loose(SchemaChange) == SchemaChange("public.t", None)
         at = capture.position
     again = Capture(postgres)  # dropped while no capture ran
-    again.open(SourcePosition(at), known)
+    again.open(SourcePosition(at), stored)
     assert again.until_loose(SchemaChange) == SchemaChange("public.t", None)
     again.source.close()
 
@@ -230,21 +230,21 @@ def test_a_table_that_was_taken_out_of_the_publication(postgres, quick):
     """Changes of it are missing now: it is reported as dropped, then as new, to be copied again."""
     postgres.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     with capturing(postgres) as capture:
-        known = {table.id: table for table in capture.source.tables()}
+        stored = {table.id: table for table in capture.source.tables()}
         at = capture.position
     postgres.run(f"ALTER PUBLICATION headwater_{postgres.name} DROP TABLE t")
     postgres.run("INSERT INTO t VALUES (1)")
-    for _ in range(2):  # as long as nothing is acknowledged it is told again
+    for _ in range(2):  # as long as nothing is acknowledged it is reported again
         again = Capture(postgres)
-        again.open(SourcePosition(at), known)
+        again.open(SourcePosition(at), stored)
         assert again.until_loose(SchemaChange) == SchemaChange("public.t", None)
         assert [table.id for table in again.source.tables()] == ["public.u"]
         again.source.close()
     again = Capture(postgres)
-    again.open(SourcePosition(at), known)
-    assert _told_anew(again) == [
+    again.open(SourcePosition(at), stored)
+    assert _schema_changes(again) == [
         SchemaChange("public.t", None),
-        SchemaChange("public.t", known["public.t"]),
+        SchemaChange("public.t", stored["public.t"]),
     ]
     assert [table.id for table in again.source.tables()] == ["public.t", "public.u"]
     again.source.close()
@@ -255,7 +255,7 @@ def test_a_table_created_again_is_reported_as_dropped_and_new(postgres, quick):
     with capturing(postgres) as capture:
         table = capture.table("t")
         postgres.run("BEGIN; DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY); COMMIT")
-        assert _told_anew(capture) == [
+        assert _schema_changes(capture) == [
             SchemaChange("public.t", None),
             SchemaChange("public.t", table),
         ]
@@ -263,8 +263,8 @@ def test_a_table_created_again_is_reported_as_dropped_and_new(postgres, quick):
         assert capture.changes(1)[0].after == {"id": 1}
 
 
-def _told_anew(capture):
-    """What is told of a table, while all is acknowledged that can be."""
+def _schema_changes(capture):
+    """The two schema changes of a table, while everything is acknowledged that can be."""
 
     def enough(_) -> bool:
         if any(isinstance(event, SchemaChange) for event in capture.loose):

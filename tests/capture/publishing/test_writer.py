@@ -8,13 +8,16 @@ from support.wire import wait_until
 from headwater.capture.contract import SourcePosition
 from headwater.capture.positions import TOPIC, CapturePosition, decode
 from headwater.capture.publishing import writer as writer_module
+from headwater.capture.publishing.cuts import TOPIC as CUTS
+from headwater.capture.publishing.cuts import Cuts
+from headwater.capture.publishing.cuts import decode as decode_cut
 from headwater.capture.publishing.writer import Stopped, Writer
 from headwater.errors import RequestRefused
 from headwater.protocol.records import records_of
 
 
 class Broker:
-    """Stands for the producer: keeps what is committed, and can be held up or made to fail."""
+    """Stands for the producer: records what is committed, and can be held up or made to fail."""
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
@@ -23,9 +26,10 @@ class Broker:
         self.sent: list[tuple[str, bytes, bytes]] = []
         self.committed: list[list[tuple[str, bytes, bytes]]] = []
         self.sends = 0
+        self.ends: dict[tuple[str, int], int] = {}
         self.aborts = 0
 
-    def send(self, batches) -> None:
+    def send(self, batches) -> dict[tuple[str, int], int]:
         assert self.may_go.wait(30)
         if self.failure is not None:
             raise self.failure
@@ -34,6 +38,10 @@ class Broker:
             for builder in builders:
                 for record in records_of(bytes(builder.build(0))):
                     self.sent.append((topic, record.key, record.value))
+        for partition, builders in batches.items():
+            count = sum(builder.count for builder in builders)
+            self.ends[partition] = self.ends.get(partition, 0) + count
+        return {partition: self.ends[partition] for partition in batches}
 
     def commit(self) -> None:
         self.committed.append(self.sent)
@@ -44,7 +52,9 @@ class Broker:
         self.sent = []
 
     def data(self) -> list[list[bytes]]:
-        return [[v for topic, _, v in commit if topic != TOPIC] for commit in self.committed]
+        return [
+            [v for topic, _, v in commit if topic not in (TOPIC, CUTS)] for commit in self.committed
+        ]
 
 
 @pytest.fixture
@@ -59,7 +69,7 @@ def committed():
 
 @pytest.fixture
 def writer(broker, committed):
-    writer = Writer(broker, b"shop", committed.append)
+    writer = Writer(broker, b"shop", Cuts("shop", {}), committed.append)
     yield writer
     broker.may_go.set()
     writer.close()
@@ -87,8 +97,10 @@ def test_changes_and_position_are_in_one_kafka_transaction(writer, broker, commi
         ("t", b"k"),
         (TOPIC, b"shop/public.t"),
         (TOPIC, b"shop"),
+        (CUTS, b"shop/%d" % (writer.durable.written_ms // 1000 % 86_400)),
     ]
-    stored = decode("shop", {records[-1][1]: records[-1][2]})
+    assert decode_cut(*records[-1][1:]).ends == {("t", 0): (0, 2)}, "behind the marker"
+    stored = decode("shop", {records[-2][1]: records[-2][2]})
     assert stored.capture.position == SourcePosition({"n": 1})
     assert writer.durable.position == SourcePosition({"n": 1})
     assert (committed[0].transactions, committed[0].records) == (1, 1)
@@ -162,6 +174,9 @@ def test_a_transaction_can_be_split(writer, broker, committed, monkeypatch):
     assert writer.wait_until_durable(30)
     assert len(broker.committed) >= 2
     assert [v for values in broker.data() for v in values] == [b"%0100d" % n for n in range(100)]
+    cuts = [record for commit in broker.committed for record in commit if record[0] == CUTS]
+    assert [decode_cut(*record[1:]).ends for record in cuts] == [{("t", 0): (0, 101)}]
+    assert cuts[0] in broker.committed[-1], "not in the midst of the transaction"
 
 
 def test_what_gathers_is_bounded_in_bytes(writer, broker, monkeypatch):
@@ -199,7 +214,9 @@ def test_the_failure_of_the_sender_reaches_the_runner(writer, broker):
 
 def test_waiting_for_room_is_signalled(broker, committed):
     waited = []
-    writer = Writer(broker, b"shop", committed.append, while_waiting=lambda: waited.append(1))
+    writer = Writer(
+        broker, b"shop", Cuts("shop", {}), committed.append, while_waiting=lambda: waited.append(1)
+    )
     broker.may_go.clear()
 
     def let_go() -> None:
@@ -240,7 +257,7 @@ def test_after_a_stop_the_broker_is_not_waited_for(broker, monkeypatch, is_whole
     monkeypatch.setattr(writer_module, "STOP_S", 0.1)
     monkeypatch.setattr(writer_module, "GROUP_BYTES" if is_whole else "PART_BYTES", 1_000)
     stop = threading.Event()
-    writer = Writer(broker, b"shop", lambda committed: None, stop)
+    writer = Writer(broker, b"shop", Cuts("shop", {}), lambda committed: None, stop)
     broker.may_go.clear()
     stop.set()
     with pytest.raises(Stopped):

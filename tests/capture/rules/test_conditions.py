@@ -292,8 +292,8 @@ def test_a_value_that_the_log_left_out_decides_nothing():
     large = Condition("note = 'x'", "public.orders", "postgresql").bind(ORDERS)
     with pytest.raises(TableRefused, match="needs note, which an update left out"):
         large(ORDER | {"note": UNAVAILABLE})
-    known = Condition("note is not null", "public.orders", "postgresql").bind(ORDERS)
-    assert known(ORDER | {"note": UNAVAILABLE}) is True
+    is_met = Condition("note is not null", "public.orders", "postgresql").bind(ORDERS)
+    assert is_met(ORDER | {"note": UNAVAILABLE}) is True
 
 
 def test_blanks_at_the_end_of_a_padded_text_do_not_count():
@@ -303,7 +303,7 @@ def test_blanks_at_the_end_of_a_padded_text_do_not_count():
     assert Condition("t = 'DE'", "t", "postgresql").bind(table)(row) is False
 
 
-def test_an_error_does_not_tell_the_value():
+def test_an_error_does_not_show_the_value():
     """It may be of a column that a rule hides."""
     table = Table("main", "t", (Column("f", "double", {"type": "double"}),), ())
     with pytest.raises(TableRefused) as refused:

@@ -48,7 +48,7 @@ def _meets(row) -> bool:
 
 
 def _changes(steps, image):
-    """Changes as a database tells them, and the table behind each: (change or rows, table)."""
+    """Changes as a database reports them, and the table behind each: (change or rows, table)."""
     rows: dict = {}
 
     def old(row, *, is_key_changed=True):

@@ -182,8 +182,8 @@ def test_schemas_show_columns_as_the_rules_leave_them():
         ("country", "string", True),
         ("age", "string", True),
     ]
-    (told,) = shaper.schema_change(SchemaChange("public.users", USERS), None)
-    columns = json.loads(told[2])["tableChanges"][0]["table"]["columns"]
+    (record,) = shaper.schema_change(SchemaChange("public.users", USERS), None)
+    columns = json.loads(record[2])["tableChanges"][0]["table"]["columns"]
     assert [(column["name"], column["typeName"]) for column in columns] == [
         ("id", "integer"),
         ("name", "text"),
@@ -260,7 +260,9 @@ def test_a_row_that_meets_it_now_is_created_and_its_old_self_is_not_shown():
     assert shape(shaper, "u", ANNE, ANNE) == [({"id": 1}, "u", ANNE, ANNE)]
     unknown = ANNE | {"country": None}
     assert shape(shaper, "u", unknown, ANNE) == [({"id": 1}, "c", None, ANNE)]
-    assert shape(shaper, "u", None, ANNE) == [({"id": 1}, "u", None, ANNE)]  # nobody knows
+    assert shape(shaper, "u", None, ANNE) == [
+        ({"id": 1}, "u", None, ANNE)
+    ]  # the old row is not in the change
 
 
 def test_a_changed_key_that_leaves_the_condition_deletes_the_old_one():
@@ -331,8 +333,9 @@ def described(shaper, updated, removed=(), truncated=()):
     }
     shaper.begin(Begin({}, "1", 0, {}))
     ((_, _, value, _),) = shaper.change(Change(PEOPLE, "u", None, {"_id": 1}, 0, {"ord": 3}, extra))
-    told = json.loads(value)["updateDescription"]
-    return json.loads(told["updatedFields"]), told["removedFields"], told["truncatedArrays"]
+    description = json.loads(value)["updateDescription"]
+    updated = json.loads(description["updatedFields"])
+    return updated, description["removedFields"], description["truncatedArrays"]
 
 
 def document_of(shaper, document):

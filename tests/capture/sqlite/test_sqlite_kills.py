@@ -2,6 +2,7 @@
 sum of balances is constant wherever a transaction ends.
 """
 
+import json
 import random
 import sqlite3
 import subprocess
@@ -10,13 +11,19 @@ import threading
 from contextlib import ExitStack, closing
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import SUPPORT
 from support.capture import sqlite_bank
-from support.capture.capture_harness import Seen, read
+from support.capture.capture_harness import Seen
+from support.capture.capture_harness import read as read_topic
 from support.wire import wait_until
+from tiers import long
 
+from headwater.schema_lookup.lookup import SchemaLookup
+from headwater.schema_lookup.sources import TopicSource
+from headwater.settings import ClientSettings
 from headwater.testing import InProcessBroker
 
 KILLS = 20
@@ -47,12 +54,27 @@ class Process:
 
 
 @pytest.mark.slow
-def test_kills_of_clients_and_capture(tmp_path: Path):
+@pytest.mark.parametrize("form", ["json", pytest.param("avro", marks=long)])
+def test_kills_of_clients_and_capture(tmp_path: Path, monkeypatch, form: str):
+    monkeypatch.setenv("CAPTURE_FORMAT", form)
     rng = random.Random(7)
     path = tmp_path / "bank.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(sqlite_bank.SCHEMA)
     with InProcessBroker.serving(str(tmp_path / "broker")) as broker, ExitStack() as stack:
+        lookup = SchemaLookup(TopicSource(broker.bootstrap, ClientSettings()))
+        stack.callback(lookup.close)
+
+        def decode(data: bytes | None) -> Any:
+            if data is None or form == "json":
+                return None if data is None else json.loads(data)
+            return lookup.decode(data).value
+
+        def read(topic: str) -> list[Seen]:
+            return read_topic(broker.bootstrap, topic, decode=decode)
+
+        def entries(op: str) -> list[int]:
+            return [record.key["id"] for record in read("bank.main.journal") if record.op == op]
 
         def started(name: str, *command: str) -> Process:
             process = Process(*command, log=tmp_path / name)
@@ -63,9 +85,7 @@ def test_kills_of_clients_and_capture(tmp_path: Path):
         capture = started("capture.log", script, "bank", source, broker.bootstrap, "9", "main.*")
         script = str(SUPPORT / "capture" / "sqlite_bank.py")
         clients = [started(f"client{n}.log", script, str(path), str(n)) for n in range(2)]
-        wait_until(
-            lambda: capture.is_alive() and len(read(broker.bootstrap, "bank.main.journal")) > 20
-        )
+        wait_until(lambda: capture.is_alive() and len(read("bank.main.journal")) > 20)
         for _ in range(KILLS):
             victim = rng.choice([capture, capture, *clients])
             threading.Event().wait(rng.uniform(0, 0.6))
@@ -76,17 +96,13 @@ def test_kills_of_clients_and_capture(tmp_path: Path):
         with closing(sqlite3.connect(path)) as connection:
             journal = [row[0] for row in connection.execute("SELECT id FROM journal ORDER BY id")]
             accounts = connection.execute("SELECT id, balance, number FROM accounts").fetchall()
-        wait_until(lambda: journal[-1] in _entries(broker.bootstrap, "c"))
-        created, copied = (_entries(broker.bootstrap, op) for op in "cr")
+        wait_until(lambda: journal[-1] in entries("c"))
+        created, copied = (entries(op) for op in "cr")
         assert created == sorted(set(created)), "not once, or not in the order of commits"
         assert copied == sorted(set(copied)), "copied twice"
         assert {*created, *copied} == {*journal}
         topic = "bank.main.accounts"
-        wait_until(lambda: _replayed(read(broker.bootstrap, topic)) == sorted(accounts))
-
-
-def _entries(bootstrap: str, op: str) -> list[int]:
-    return [record.key["id"] for record in read(bootstrap, "bank.main.journal") if record.op == op]
+        wait_until(lambda: _replayed(read(topic)) == sorted(accounts))
 
 
 def _replayed(records: list[Seen]) -> list[tuple[int, int, int]]:

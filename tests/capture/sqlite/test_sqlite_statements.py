@@ -110,7 +110,7 @@ def _has(changes: list[Change], mark: str) -> bool:
 
 
 class Replayed:
-    """A table that checks what it is told."""
+    """A table that checks the changes that it gets."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
         self._key = key
@@ -128,7 +128,7 @@ class Replayed:
             self._rows[key] = change.after
 
     def _find(self, row: Row) -> object:
-        return self._key_of(row) or next(key for key, each in self._rows.items() if each == row)
+        return self._key_of(row) or next(key for key, stored in self._rows.items() if stored == row)
 
     def _key_of(self, row: Row) -> tuple[object, ...]:
         """SQLite lets several rows of a table have NULL for a key: that is none."""
@@ -163,10 +163,10 @@ def test_cascades_and_triggers_of_the_user_are_captured(tmp_path: Path):
         connection.execute("UPDATE parent SET id = 2")
         connection.execute("REPLACE INTO parent VALUES (2, 'b')")
         connection.execute("DELETE FROM parent")
-        told = [_short(change) for change in flat(reader.changes(14))]
+        found = [_short(change) for change in flat(reader.changes(14))]
         reader.close()
-    # The trigger upper_name is older than ours: by SQLite's order ours tells the insert first.
-    assert told == [
+    # The trigger upper_name is older than ours: by SQLite's order ours reports the insert first.
+    assert found == [
         "c parent None {'id': 1, 'name': 'a'}",
         "u parent {'id': 1, 'name': 'a'} {'id': 1, 'name': 'A'}",
         "c child None {'id': 10, 'parent': 1}",
@@ -198,9 +198,9 @@ def test_an_update_whose_row_goes_with_the_one_in_its_way(tmp_path: Path, withou
         connection.execute("INSERT INTO t VALUES (1, NULL), (2, 1)")
         connection.execute("UPDATE OR REPLACE t SET id = 1 WHERE id = 2")
         assert connection.execute("SELECT * FROM t").fetchall() == []
-        told = [_short(change) for change in flat(reader.changes(4))]
+        found = [_short(change) for change in flat(reader.changes(4))]
         reader.close()
-    assert sorted(told[2:]) == [
+    assert sorted(found[2:]) == [
         "d t {'id': 1, 'up': None} None",
         "d t {'id': 2, 'up': 1} None",
     ]
@@ -217,9 +217,9 @@ def test_a_row_that_refers_to_itself_gets_another_key(tmp_path: Path):
         reader = Reader(source, SourcePosition(source.open(None, {})))
         connection.execute("INSERT INTO t VALUES (1, 1)")
         connection.execute("UPDATE t SET id = 2")
-        told = [_short(change) for change in flat(reader.changes(4))]
+        found = [_short(change) for change in flat(reader.changes(4))]
         reader.close()
-    assert told[2:] == [
+    assert found[2:] == [
         "u t {'id': 1, 'up': 1} {'id': 2, 'up': 1}",
         "u t {'id': 2, 'up': 1} {'id': 2, 'up': 2}",
     ]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,12 @@ from headwater.capture.metrics import CaptureState
 from headwater.capture.runner import run
 from headwater.capture.settings import CaptureSettings
 from headwater.client.reading.compacted import read_committed_latest
+from headwater.schemas.settings import SchemasSettings
 from headwater.settings import ClientSettings, Secret
+from headwater.subjects.access import PersonalTopics
 from support.wire import wait_until
 
-TIMEOUT_S = 60
+TIMEOUT_S = 240  # Debezium starts a JVM
 
 
 @dataclass
@@ -39,8 +41,16 @@ class Seen:
 class Running:
     """A capture that runs in a thread; what it raised is raised by `stop`."""
 
-    def __init__(self, settings: CaptureSettings, bootstrap: str) -> None:
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        bootstrap: str,
+        schemas: SchemasSettings | None = None,
+        personal: PersonalTopics | None = None,
+    ) -> None:
         self.settings = settings
+        self._schemas = schemas
+        self._personal = personal
         self.bootstrap = bootstrap
         self.state = CaptureState(settings.name)
         self._stop = threading.Event()
@@ -50,7 +60,11 @@ class Running:
 
     def _run(self) -> None:
         try:
-            run(self.settings, self.bootstrap, ClientSettings(), self.state, self._stop)
+            login = ClientSettings()
+            run(
+                self.settings, self.bootstrap, login, self.state, self._stop, self._schemas,
+                self._personal,
+            )  # fmt: skip
         except BaseException as error:
             self.failure = error
 
@@ -92,16 +106,33 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(bootstrap: str, source: str, name: str = "shop", **settings: Any) -> Iterator[Running]:
-    capture = Running(CaptureSettings(name=name, source=Secret(source), **settings), bootstrap)
+def running(
+    bootstrap: str,
+    source: str,
+    name: str = "shop",
+    personal: PersonalTopics | None = None,
+    *,
+    registry: SchemasSettings | None = None,
+    **settings: Any,
+) -> Iterator[Running]:
+    chosen = CaptureSettings(name=name, source=Secret(source), **settings)
+    capture = Running(chosen, bootstrap, registry, personal)
     try:
         yield capture
     finally:
         capture.stop()
 
 
-def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Seen]:
-    """All of a topic, partition by partition; [] if there is none."""
+def read(
+    bootstrap: str,
+    topic: str,
+    isolation: str = "read_committed",
+    decode: Callable[[bytes | None], Any] | None = None,
+) -> list[Seen]:
+    """All of a topic, partition by partition; [] if there is none. Keys and values are JSON, or
+    what `decode` reads.
+    """
+    decode = decode or _json
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -132,8 +163,8 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
                     message.topic(),
                     message.partition(),
                     message.offset(),
-                    _json(message.key()),
-                    _json(message.value()),
+                    decode(message.key()),
+                    decode(message.value()),
                     message.headers() or [],
                 )
             )

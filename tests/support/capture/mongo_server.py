@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from bench.peers.provision import missing_tools, mongo_server_classpath
 
 START_TIMEOUT_S = 60

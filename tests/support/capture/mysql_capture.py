@@ -23,12 +23,12 @@ class ShopCapture:
         return self.server.execute(*statements, database=self.database)
 
     def begin(
-        self, after: SourcePosition | None = None, known: dict[str, Table] | None = None
+        self, after: SourcePosition | None = None, stored: dict[str, Table] | None = None
     ) -> Reader:
         """Opens the source, now or where it was."""
         if self.reader is not None:
             self.reader.close()
-        log_position = self.source.open(after, known or {})
+        log_position = self.source.open(after, stored or {})
         self.reader = Reader(self.source, after or SourcePosition(log_position))
         return self.reader
 

@@ -50,8 +50,8 @@ class Capture:
         self.loose: list[Event] = []  # events outside of transactions
         self.position = None
 
-    def open(self, after: SourcePosition | None = None, known: dict[str, Table] | None = None):
-        self.position = self.source.open(after, known or {})
+    def open(self, after: SourcePosition | None = None, stored: dict[str, Table] | None = None):
+        self.position = self.source.open(after, stored or {})
         self.stream = self.source.changes(after or SourcePosition(self.position))
         return self.position
 

@@ -5,7 +5,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from typing import Self
 
 import psycopg2
 import pytest
+
+from bench.peers.ports import free_port
 
 SETTINGS = {
     "wal_level": "logical",
@@ -59,9 +60,7 @@ class PostgresServer:
             nobody = pwd.getpwnam("nobody")
             os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
             self._as |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._make()
 

@@ -113,8 +113,8 @@ class Database(ABC):
         """Whatever `remove` has to bring back to what it was before `open`."""
 
     def has_forgotten(self, source: Source, log_position: LogPosition) -> bool | None:
-        """Whether the database no longer keeps its log up to `log_position` for us. None: it never
-        does keep it for anyone.
+        """Whether the database no longer retains its log from `log_position` on. None: it never
+        retains it for a client.
         """
         return None
 
@@ -257,8 +257,8 @@ class Topic:
             self.rows.pop(before["id"], None)
             yield before["id"]
         if after is not None:
-            known = self.rows.get(after["id"])
-            assert known is None or known["amount"] <= after["amount"], "the stream went back"
+            previous = self.rows.get(after["id"])
+            assert previous is None or previous["amount"] <= after["amount"], "the stream went back"
             self.rows[after["id"]] = after
             yield after["id"]
 
@@ -269,8 +269,10 @@ class Topic:
             return None
         for row in map(self.database.plain, chunk.rows):
             if row["id"] not in self.newer:
-                known = self.rows.get(row["id"])
-                assert known is None or known["amount"] <= row["amount"], "the chunk went back"
+                previous = self.rows.get(row["id"])
+                assert previous is None or previous["amount"] <= row["amount"], (
+                    "the chunk went back"
+                )
                 self.rows[row["id"]] = row
         self.chunk = None
         return chunk
@@ -567,7 +569,7 @@ class SourceContract:
         deadline_s = time.monotonic() + TIMEOUT_S
         while database.has_forgotten(source, end) is False:
             reader.next()
-            assert time.monotonic() < deadline_s, "the database keeps its log"
+            assert time.monotonic() < deadline_s, "the database retains its log"
         lag = source.lag(end)
         assert lag.size_bytes is None or lag.size_bytes >= 0
         with database.session() as session:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from headwater.capture import positions
+from headwater.capture.publishing import cuts
 from headwater.capture.publishing.writer import BATCH_BYTES
 from headwater.capture.settings import CaptureSettings
 from headwater.client.cluster import Cluster
@@ -17,6 +18,7 @@ _CONFIG: Final = {"retention.ms": "-1", "max.message.bytes": str(16 << 20)}
 _INTERNAL: Final = (
     NewTopic(positions.TOPIC, 1, POSITIONS_CONFIG),
     NewTopic(positions.SIGNALS_TOPIC, 1),
+    cuts.NEW_TOPIC,
 )
 
 
@@ -38,7 +40,7 @@ class Topics:
         self.partitions = _Partitions(self)
 
     def ensure_internal(self) -> None:
-        """Positions and signals."""
+        """Positions, signals and cuts."""
         ensure_topics(self._bootstrap, self._login, _INTERNAL)
 
     def ensure(self, topic: str) -> bool:

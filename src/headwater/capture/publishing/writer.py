@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from headwater.capture.positions import TOPIC, CapturePosition, encode_capture
+from headwater.capture.publishing import cuts
+from headwater.capture.publishing.cuts import Cuts
 from headwater.client.writing.batches import BatchBuilder, partition_of
 from headwater.errors import HeadwaterError, RequestRefused
 
@@ -44,7 +46,7 @@ class Stopped(Exception):
 class Producer(Protocol):
     """What the writer needs of client.transactions.TransactionalProducer."""
 
-    def send(self, batches: Batches, /) -> object: ...
+    def send(self, batches: Batches, /) -> Mapping[tuple[str, int], int]: ...
     def commit(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -80,16 +82,23 @@ class Writer:
         self,
         producer: Producer,
         capture_key: bytes,
+        cuts: Cuts,
         on_committed: Callable[[Committed], None],
         stop: threading.Event | None = None,
         while_waiting: Callable[[], None] = lambda: None,
         batch_bytes: int = BATCH_BYTES,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before_commit` is called by the sending thread before records become visible; what it
+        raises prevents that.
+        """
         self._producer = producer
         self._batch_bytes = batch_bytes
+        self._before_commit = before_commit
         self._while_waiting = while_waiting
         self._stop = stop or threading.Event()
         self._capture_key = capture_key
+        self._cuts = cuts
         self._on_committed = on_committed
         self._changed = threading.Condition()
         self._group = _Group()
@@ -264,18 +273,23 @@ class Writer:
         return None
 
     def _send(self, group: _Group) -> None:
+        if group.batches:
+            ends = self._producer.send(group.batches)
+            self._cuts.sent(
+                ends, {one: sum(b.count for b in sent) for one, sent in group.batches.items()}
+            )
         if group.position is None:
-            self._producer.send(group.batches)
             return
+        # In a request of their own, because a cut has the offsets of what was sent.
         written_ms = time.time_ns() // 1_000_000
         position = dataclasses.replace(group.position, written_ms=written_ms)
-        states = [BatchBuilder(BATCH_BYTES)]
-        for key, value in [*group.states.items(), (self._capture_key, encode_capture(position))]:
-            if not states[-1].append(key, value, (), written_ms):
-                states.append(BatchBuilder(BATCH_BYTES))
-                states[-1].append(key, value, (), written_ms)
-        group.batches[TOPIC, 0] = states
-        self._producer.send(group.batches)
+        states = [*group.states.items(), (self._capture_key, encode_capture(position))]
+        last = {(TOPIC, 0): _batches(states, written_ms)}
+        is_within = position.position.changes is not None  # a transaction of the source
+        if not is_within and (records := self._cuts.records(written_ms)):
+            last[cuts.TOPIC, 0] = _batches(records, written_ms)
+        self._producer.send(last)
+        self._before_commit()
         self._producer.commit()
         self.durable = position
         self._on_committed(
@@ -287,6 +301,17 @@ class Writer:
                 time.monotonic() - group.began_s,
             )
         )
+
+
+def _batches(
+    records: Sequence[tuple[bytes, bytes | None]], timestamp_ms: int
+) -> list[BatchBuilder]:
+    batches = [BatchBuilder(BATCH_BYTES)]
+    for key, value in records:
+        if not batches[-1].append(key, value, (), timestamp_ms):
+            batches.append(BatchBuilder(BATCH_BYTES))
+            batches[-1].append(key, value, (), timestamp_ms)
+    return batches
 
 
 def _more_bytes(key: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:

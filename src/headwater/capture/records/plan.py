@@ -15,9 +15,16 @@ from headwater.capture.contract import Row, Table
 from headwater.capture.records import connect_schemas
 from headwater.capture.records.envelope import KeyFunction, SourceWriter, key_function, source_of
 from headwater.capture.records.outbox import Outbox
+from headwater.capture.rules.personal_columns import (
+    check_change,
+    check_columns,
+    refuse_statements,
+    with_encryption,
+)
 from headwater.capture.rules.transforms import RowRules, Rules
 from headwater.capture.settings import CaptureSettings
 from headwater.errors import ConfigError, HeadwaterError, TableRefused
+from headwater.subjects.access import PersonalTopics
 
 _TOPIC_NAME_LENGTH: Final = 249  # Kafka's limit
 _TWINS: Final = 8  # equal Table objects of one table that are recognised without comparing them
@@ -46,8 +53,15 @@ class Plan:
 class Planner:
     """Makes plans and caches them. Thread-safe."""
 
-    def __init__(self, settings: CaptureSettings, connector: str, database: str) -> None:
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        connector: str,
+        database: str,
+        personal: PersonalTopics | None = None,
+    ) -> None:
         self._settings = settings
+        self._personal = personal
         self._connector = connector
         self._database = database
         policies = settings.topic_config.get("cleanup.policy", "").split(",")
@@ -57,6 +71,8 @@ class Planner:
         self._twins: dict[str, list[tuple[Table, Plan]]] = {}  # the same, by the table's name
         self._topics: dict[str, str] = {}  # topic: table
         self._rules = Rules(settings, connector)
+        if personal is not None:
+            refuse_statements(settings, personal)
 
     def plan(self, table: Table) -> Plan:
         """Raises TableRefused if the table cannot be captured with these settings."""
@@ -92,6 +108,9 @@ class Planner:
                 )
             )
         for table in tables:
+            if self._personal is not None:
+                topic = topic_name(self._settings.name, table)
+                errors += check_columns(table, topic, self._personal)
             try:
                 self.plan(table)
             except HeadwaterError as error:
@@ -104,19 +123,31 @@ class Planner:
             self._rules.check_new(table)
         else:
             self._rules.check_changed(before, table)
+        marked = {} if self._personal is None else self._personal.marked
+        marks = marked.get(topic_name(self._settings.name, table))
+        if marks and not table.documents:
+            check_change(before, table, marks)
 
     def _make(self, table: Table) -> Plan:
         settings = self._settings
         rules = self._rules.bind(table)
+        topic = self._claim_topic(table)
+        if self._personal is not None:
+            rules = with_encryption(rules, table, topic, self._personal)
         shaped = table if rules is None else rules.shaped
         outbox = Outbox(shaped) if table.id == settings.outbox else None
-        topic = self._claim_topic(table)
         if self._is_compacted and not table.key and outbox is None:
             raise TableRefused(
                 f"table {table.id} has no primary key, and its topic is to be compacted",
                 detail="a compacted topic takes only records with a key",
                 hint=f"give the table a primary key, leave it out (exclude = ['{table.id}']), or "
                 "take compact out of cleanup.policy",
+            )
+        if self._is_compacted and outbox is not None and table.id.endswith(".headwater_events"):
+            raise TableRefused(
+                f"the topics of the event store {table.id} are not to be compacted",
+                detail="compaction retains the last event of each stream only",
+                hint="take compact out of cleanup.policy",
             )
         key_head = head = end = b""
         truncate_key = b"{}"

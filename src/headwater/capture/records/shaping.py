@@ -25,9 +25,11 @@ from headwater.capture.contract import (
 )
 from headwater.capture.records import connect_schemas, schema_topic
 from headwater.capture.records.envelope import Frame, Headers, Shaped, at_time, source_of
+from headwater.capture.records.outbox import Outbox
 from headwater.capture.records.plan import Plan, Planner
 from headwater.capture.settings import CaptureSettings
-from headwater.errors import HeadwaterError, TableRefused
+from headwater.errors import HeadwaterError, PersonalDataRefused, TableRefused
+from headwater.subjects.access import PersonalTopics
 
 _NO_HEADERS: Final[Headers] = ()
 _SAME_TIME_ROWS: Final = 1024  # so many changes of a transaction (a power of two), or rows read,
@@ -53,14 +55,19 @@ class Shaper:
         settings: CaptureSettings,
         connector: str,
         database: str,
+        personal: PersonalTopics | None = None,
         *,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        """`personal`: the fields that are encrypted; its keys have to be flushed before the records
+        become visible.
+        """
         self._settings = settings
+        self._personal = personal
         self._connector = connector
         self._database = database
         self._now_ns = now_ns
-        self._planner = Planner(settings, connector, database)
+        self._planner = Planner(settings, connector, database, personal)
         self._transaction = Begin({}, "", 0, {})
         # Of this transaction, by id of the Table object (which is held, so that the id is its own).
         self._frames: dict[int, tuple[Table, Plan, Frame]] = {}
@@ -128,7 +135,7 @@ class Shaper:
                     return []
                 op, before, after = seen
             if plan.outbox is not None:
-                return plan.outbox.shape(op, after)
+                return self._outbox(plan.outbox, op, after)
             if table.documents:
                 return self._document(plan, frame, op, before, after, change)
             return self._events(plan, frame, op, before, after, _dumps(own)[1:])
@@ -216,7 +223,7 @@ class Shaper:
                         continue
                     row = seen[2]  # noqa: PLW2901 (what is left of it)
                 if outbox is not None:
-                    yield from outbox.shape("r", row)
+                    yield from self._outbox(outbox, "r", row)
                 else:
                     yield topic, key(row), head + dump(row) + tail, _NO_HEADERS
             except (KeyError, TypeError, ValueError) as error:
@@ -244,6 +251,11 @@ class Shaper:
         private column under a name that no rule knows.
         """
         self._planner.check_table(table, before)
+
+    def register(self, table: Table) -> None:
+        """Before the first record of a table that is new or has changed: makes known what its
+        records are written by. JSON needs nothing. Raises TableRefused.
+        """
 
     def schema_change(
         self, change: SchemaChange, before: Table | None, source: Mapping[str, Any] | None = None
@@ -322,6 +334,21 @@ class Shaper:
         value = _join((frame.before_null, b"null", frame.source, own, tail))
         records.append((plan.topic, plan.truncate_key, value, _NO_HEADERS))
         return records
+
+    def _outbox(self, outbox: Outbox, op: str, row: Row | None) -> list[Shaped]:
+        records = outbox.shape(op, row)
+        personal = self._personal
+        if personal is None:
+            return records
+        try:
+            return [
+                (topic, key, personal.value(topic, value), headers)
+                for topic, key, value, headers in records
+            ]
+        except PersonalDataRefused as error:
+            raise TableRefused(
+                "an event of the outbox cannot be encrypted", detail=str(error)
+            ) from error
 
     def _document(
         self,

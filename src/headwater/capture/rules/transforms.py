@@ -31,6 +31,7 @@ class RowRules:
     columns: int  # of a complete row
     key: tuple[str, ...]
     documents: DocumentRules | None = None  # of a collection of documents
+    encrypt: Callable[[Row], Row] | None = None  # of personal columns, after `transform`
 
     def apply(self, op: str, before: Row | None, after: Row | None) -> Seen | None:
         """A change as consumers shall see it, or None if they shall not.
@@ -44,12 +45,16 @@ class RowRules:
             if seen is None:
                 return None
             op, before, after = seen
-        transform = self.transform
+        shown = self.transform if self.encrypt is None else self._encrypted
         return (
             op,
-            None if before is None else transform(before),
-            None if after is None else transform(after),
+            None if before is None else shown(before),
+            None if after is None else shown(after),
         )
+
+    def _encrypted(self, row: Row) -> Row:
+        assert self.encrypt is not None
+        return self.encrypt(self.transform(row))
 
     def _select(self, op: str, before: Row | None, after: Row | None) -> Seen | None:
         condition = self.condition

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote, unquote
 
+from headwater.databases.sqlite_errors import SqliteFault, fault_of
 from headwater.errors import CaptureError, HeadwaterError, SourceRefused, SourceUnreachable
 
 # PRAGMA table_list, which separates shadow tables from a user's, came with 3.37.
 OLDEST_VERSION: Final = (3, 37, 0)
 _SCHEME: Final = "sqlite:///"
-_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def database_path(url: str) -> str:
@@ -47,8 +47,7 @@ def connect(path: str, *, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
 
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether another connection holds a lock that ends by itself."""
-    # The low byte is the primary code; the rest is which lock it was.
-    return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF in _BUSY
+    return fault_of(error) is SqliteFault.LOCKED
 
 
 @contextmanager
@@ -61,28 +60,28 @@ def translated(path: str) -> Iterator[None]:
 
 def translate(error: sqlite3.Error, path: str) -> HeadwaterError:
     detail = f"{path}: {error}"
-    code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
-    if is_busy(error):
-        return SourceUnreachable(
-            "the SQLite database is locked",
-            detail=detail,
-            hint="another process holds a write transaction open; end it, or use WAL mode",
-        )
-    if code == sqlite3.SQLITE_NOTADB:
-        return SourceRefused("this file is no SQLite database", detail=detail)
-    if code == sqlite3.SQLITE_READONLY:
-        return SourceRefused(
-            "the SQLite database cannot be written to",
-            detail=detail,
-            hint="capture adds triggers and a log table: give its user write access to the file"
-            " and to its directory",
-        )
-    if code == sqlite3.SQLITE_CORRUPT:
-        return SourceRefused(
-            "the SQLite database is damaged", detail=detail, hint="PRAGMA integrity_check"
-        )
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
-        return SourceUnreachable("the SQLite database cannot be used", detail=detail)
+    match fault_of(error):
+        case SqliteFault.LOCKED:
+            return SourceUnreachable(
+                "the SQLite database is locked",
+                detail=detail,
+                hint="another process holds a write transaction open; end it, or use WAL mode",
+            )
+        case SqliteFault.NO_DATABASE:
+            return SourceRefused("this file is no SQLite database", detail=detail)
+        case SqliteFault.NOT_WRITABLE:
+            return SourceRefused(
+                "the SQLite database cannot be written to",
+                detail=detail,
+                hint="capture adds triggers and a log table: give its user write access to the file"
+                " and to its directory",
+            )
+        case SqliteFault.CORRUPT:
+            return SourceRefused(
+                "the SQLite database is damaged", detail=detail, hint="PRAGMA integrity_check"
+            )
+        case SqliteFault.CANNOT_OPEN | SqliteFault.DISK:
+            return SourceUnreachable("the SQLite database cannot be used", detail=detail)
     return CaptureError("SQLite refused a statement of the capture", detail=detail)
 
 

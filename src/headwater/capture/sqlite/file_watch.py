@@ -12,9 +12,13 @@ from headwater.errors import SourceUnreachable
 class Watch:
     """Whether another connection has committed since the last look.
 
-    The files are looked at first, which no writer notices. Only if they were touched SQLite is
-    asked, for in rollback-journal mode that takes a lock for a moment, and a writer without a busy
-    timeout fails on it.
+    In rollback-journal mode the files are looked at first, which no writer notices. Only if they
+    were touched SQLite is asked, for that takes a lock for a moment, and a writer without a busy
+    timeout fails on it. While a writer holds the lock, the answer is that it is busy.
+
+    In WAL mode SQLite is always asked: no writer notices that, and the time of a file says nothing.
+    A transaction is written to the log, synced and visible to others only then, which can be any
+    time later.
     """
 
     # File times move in steps of some milliseconds: a file touched just now may be touched again
@@ -26,6 +30,7 @@ class Watch:
         self._connection = connection
         self._inode = os.stat(path).st_ino
         self._touched: tuple[int, ...] = ()
+        self._is_wal = False
         self._data_version = -1
 
     def look_again(self) -> None:
@@ -34,7 +39,7 @@ class Watch:
     def is_changed(self) -> bool:
         touched = self._stamps()
         is_settled = time.time() - touched[0] / 1e9 > self._SETTLED_S
-        if touched == self._touched and is_settled and self._data_version >= 0:
+        if touched == self._touched and is_settled and self._data_version >= 0 and not self._is_wal:
             return False
         try:
             (data_version,) = self._connection.execute("PRAGMA data_version").fetchone()
@@ -48,7 +53,7 @@ class Watch:
         return is_changed
 
     def _stamps(self) -> tuple[int, ...]:
-        """When the files were written to last, and what else shows that they were."""
+        """When the file was written to last, and what else shows that it was."""
         try:
             database = os.stat(self._path)
         except FileNotFoundError:
@@ -57,9 +62,6 @@ class Watch:
             ) from None
         if database.st_ino != self._inode:
             raise SourceUnreachable("the SQLite database was replaced", detail=self._path)
-        try:
-            wal = os.stat(self._path + "-wal")
-        except FileNotFoundError:
-            wal = database
-        latest_ns = max(database.st_mtime_ns, wal.st_mtime_ns)
-        return latest_ns, database.st_mtime_ns, database.st_size, wal.st_size
+        # It is there as long as a connection is open in this mode, as ours is.
+        self._is_wal = os.path.exists(self._path + "-wal")
+        return database.st_mtime_ns, database.st_size

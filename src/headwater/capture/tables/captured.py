@@ -131,6 +131,7 @@ class CapturedTables:
         try:
             before = state.table if state is not None else None
             self._shaper.check_table(table, before)
+            self._shaper.register(table)
             is_new_topic = self._topics.ensure(self._shaper.topic_of(table))
             records = self._shaper.schema_change(SchemaChange(table.id, table, ddl), before)
         except (TableRefused, RequestRefused) as error:

@@ -59,7 +59,7 @@ def test_a_value_that_is_newer_than_its_change_comes_again(postgres):
     assert [(c.op, c.after and c.after["large"]) for c in changes[:7]] == [
         ("u", "short"),  # early
         ("u", None),
-        ("u", UNAVAILABLE),  # gone: the delete is to come
+        ("u", UNAVAILABLE),  # no longer stored: the delete is to come
         ("u", UNAVAILABLE),
         ("u", "short"),
         ("u", None),
@@ -136,7 +136,7 @@ def test_a_transaction_that_is_not_visible_yet_is_awaited(postgres, monkeypatch)
         capture.open()
         while postgres.run("SHOW synchronous_standby_names") != [("missing",)]:
             time.sleep(0.01)
-        postgres.run("CHECKPOINT")  # the process that does it is who tells commits to wait
+        postgres.run("CHECKPOINT")  # the process that does it makes commits wait
         writing.start()
         changes = capture.changes(2)
     finally:

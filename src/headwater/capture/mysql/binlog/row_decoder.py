@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from headwater.capture.contract import UNAVAILABLE, Row
-from headwater.capture.mysql import values
+from headwater.capture.mysql import times, values
 from headwater.capture.mysql.binlog import json_binary, table_map
 from headwater.capture.mysql.binlog.table_map import TableMap
 from headwater.capture.mysql.charsets import UTF8, Charsets
@@ -249,19 +249,19 @@ class RowCode:
         if code == table_map.BIT:
             return values.bits(second * 8 + first)
         if code == table_map.DATE:
-            return values.binary_date(zero, is_iso)
+            return times.binary_date(zero, is_iso)
         if code == table_map.DATETIME2:
-            return values.binary_datetime(fraction_bytes, first, zero, is_iso)
+            return times.binary_datetime(fraction_bytes, first, zero, is_iso)
         if code == table_map.TIMESTAMP2:
-            return values.binary_timestamp(fraction_bytes, first, zero)
+            return times.binary_timestamp(fraction_bytes, first, zero)
         if code == table_map.TIME2:
-            return values.binary_time(fraction_bytes, first, is_iso)
+            return times.binary_time(fraction_bytes, first, is_iso)
         if code == table_map.DATETIME:
-            return values.old_datetime(zero, is_iso)
+            return times.old_datetime(zero, is_iso)
         if code == table_map.TIMESTAMP:
-            return values.old_timestamp(zero)
+            return times.old_timestamp(zero)
         if code == table_map.TIME:
-            return values.old_time(is_iso)
+            return times.old_time(is_iso)
         if code == table_map.ENUM:
             return values.enum(declared.values)
         if code == table_map.SET:

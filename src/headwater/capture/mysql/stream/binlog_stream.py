@@ -27,7 +27,7 @@ from headwater.capture.contract import (
 )
 from headwater.capture.mysql import ddl
 from headwater.capture.mysql.binlog import events as binlog
-from headwater.capture.mysql.binlog import positions
+from headwater.capture.mysql.binlog import gtid_events, positions
 from headwater.capture.mysql.binlog.dump import Dump
 from headwater.capture.mysql.binlog.gtids import MariaDbGtids, MySqlGtids
 from headwater.capture.mysql.stream import failures
@@ -106,11 +106,11 @@ class BinlogStream:
         elif kind == binlog.TABLE_MAP:
             yield from self._table_map(event)
         elif kind in (binlog.GTID, binlog.ANONYMOUS_GTID):
-            self._begin(event, binlog.read_mysql_gtid(event))
+            self._begin(event, gtid_events.read_mysql_gtid(event))
         elif kind == binlog.GTID_TAGGED:
-            self._begin(event, binlog.read_tagged_gtid(event))
+            self._begin(event, gtid_events.read_tagged_gtid(event))
         elif kind == binlog.MARIADB_GTID:
-            self._begin(event, binlog.read_mariadb_gtid(event))
+            self._begin(event, gtid_events.read_mariadb_gtid(event))
         elif kind == binlog.XID:
             yield from self._commit(event)
         elif kind in (binlog.QUERY, binlog.QUERY_COMPRESSED):
@@ -147,7 +147,7 @@ class BinlogStream:
 
     # --- transactions ---
 
-    def _begin(self, event: binlog.Event, gtid: binlog.Gtid) -> None:
+    def _begin(self, event: binlog.Event, gtid: gtid_events.Gtid) -> None:
         if self._transaction is not None:
             raise ValueError("a transaction begins inside another")
         file = self._dump.framing.file
@@ -264,11 +264,11 @@ class BinlogStream:
         transaction = self._transaction
         if transaction is None:
             if not verb.startswith("BEGIN"):  # of servers without even anonymous GTIDs
-                self._begin(event, binlog.Gtid(None, True, is_xa=False, committed_us=None))
+                self._begin(event, gtid_events.Gtid(None, True, is_xa=False, committed_us=None))
                 yield from self._statement(event, query)
                 yield from self._commit(event)
                 return
-            self._begin(event, binlog.Gtid(None, False, is_xa=False, committed_us=None))
+            self._begin(event, gtid_events.Gtid(None, False, is_xa=False, committed_us=None))
             transaction = self._transaction
             assert transaction is not None
         if transaction.begin.source.get("thread") is None:

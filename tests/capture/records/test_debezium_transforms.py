@@ -42,7 +42,7 @@ def applied(transform, records, **config):
         }
         for topic, key, value, _ in records
     ]
-    source = Path(__file__).parent / "java" / "ApplyTransform.java"
+    source = Path(__file__).parents[1] / "java" / "ApplyTransform.java"
     jars = Path(_ENGINE.origin).parent / "debezium" / "libs" / "*"
     run = subprocess.run(
         ["java", *TOOL_JVM, "-cp", str(jars), source],
@@ -52,12 +52,12 @@ def applied(transform, records, **config):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    told = [json.loads(line) for line in run.stdout.splitlines() if line.startswith(("{", "null"))]
-    assert len(told) == len(records), run.stdout
+    found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith(("{", "null"))]
+    assert len(found) == len(records), run.stdout
     return [
         change
         and (change["topic"], change["key"], change["value"], dict(map(tuple, change["headers"])))
-        for change in told
+        for change in found
     ]
 
 
@@ -90,22 +90,22 @@ def test_unwrapped_records_are_the_rows():
     def row(values, op, lsn=34500):
         return (topic, {"id": values["id"]}, {**values, "__op": op, "__source_lsn": lsn}, {})
 
-    gone = (topic, {"id": 7}, None, {})
+    deleted = (topic, {"id": 7}, None, {})
     assert applied(UNWRAP, records, add_fields="op,source.lsn") == [
         row(ORDER, "r", 3),
         row(ORDER, "c"),
         row(ORDER | {"note": "x"}, "u"),
-        gone,
+        deleted,
         None,  # of a delete and its tombstone one is left
         row(moved, "c"),
-        gone,
+        deleted,
         None,
         None,  # a truncate
     ]
 
 
 @long
-def test_what_a_delete_and_an_update_do_not_tell_has_its_type():
+def test_unavailable_values_of_a_delete_and_an_update_have_their_type():
     geometry = {
         "type": "struct",
         "name": "io.debezium.data.geometry.Geometry",
@@ -187,7 +187,7 @@ def test_documents_are_unwrapped():
 
 
 def test_an_outbox_is_routed_as_debezium_would():
-    """Its router, told to put what we put into headers there, and with plain converters."""
+    """Its router, configured to put what we put into headers there, and with plain converters."""
     columns = (*COLUMNS, Column("trace", "text"), Column("size", "integer", {"type": "int32"}))
     json_outbox = Table("public", "outbox", columns, ("id",))
     data = dataclasses.replace(COLUMNS[-1], type="bytea", connect={"type": "bytes"})
@@ -215,8 +215,8 @@ def test_an_outbox_is_routed_as_debezium_would():
 
 def _as_bytes(record):
     topic, key, value, headers = record
-    told = tuple((name, _plain(each)) for name, each in headers.items())
-    return (topic, _plain(key), _plain(value), told)
+    plain_headers = tuple((name, _plain(value)) for name, value in headers.items())
+    return (topic, _plain(key), _plain(value), plain_headers)
 
 
 def _plain(value):
