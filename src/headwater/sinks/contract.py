@@ -156,6 +156,7 @@ class Store(ABC):
     """One target in one store, with all its versions."""
 
     guarantee: str = EXACTLY_ONCE
+    can_promote: bool = True  # whether another version can become the live one
 
     @abstractmethod
     def check(self) -> None:

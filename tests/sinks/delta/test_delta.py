@@ -31,7 +31,7 @@ def rows(number, ids=range(10)):
     return table(ID_N, [{"id": id_, "n": number} for id_ in ids])
 
 
-def test_small_files_are_put_together_and_old_ones_kept_for_readers(tmp_path):
+def test_small_files_are_compacted_and_old_ones_retained_for_readers(tmp_path):
     store = delta(tmp_path, (), compact_every="10")
     with store.writer(1, ID_N) as writer:
         for number in range(6):
@@ -58,11 +58,11 @@ def test_a_batch_that_deletes_what_is_not_there_is_applied_all_the_same(tmp_path
     assert store.writer(1, ID_N).position == position(3)
 
 
-def test_others_who_look_after_the_table_are_in_nobodys_way(tmp_path):
+def test_compaction_by_another_process_does_not_disturb_the_writer(tmp_path):
     store = delta(tmp_path)
     over, problems = threading.Event(), []
 
-    def look_after() -> None:
+    def compact_and_vacuum() -> None:
         while not over.wait(0.1):
             try:
                 their = DeltaTable(str(tmp_path / "orders"))
@@ -76,7 +76,7 @@ def test_others_who_look_after_the_table_are_in_nobodys_way(tmp_path):
 
     with store.writer(1, ID_N) as writer:
         writer.apply(batch(0, rows(0)))
-        thread = threading.Thread(target=look_after)
+        thread = threading.Thread(target=compact_and_vacuum)
         thread.start()
         try:
             for number in range(1, 30):

@@ -80,7 +80,7 @@ def test_doubles_are_read_back_to_the_last_bit(backend):
     assert [struct.pack("<d", value) for value in found] == [struct.pack("<d", v) for v in values]
 
 
-def test_keys_of_text_are_told_apart_exactly_and_have_a_length(backend):
+def test_keys_of_text_are_compared_exactly_and_have_a_length(backend):
     fields = pa.schema([("name", pa.string()), ("raw", pa.binary()), ("n", pa.int64())])
     names = ["a", "A", "a ", "ä", "", " ", "\U0001f60a"]
     rows = [{"name": text, "raw": b"\0", "n": 1} for text in names]
@@ -202,7 +202,7 @@ def test_a_writer_that_holds_its_row_loses_its_connection(backend, monkeypatch):
     assert rows_of(store) == [{"id": 1, "v": 3.0, "n": None}, {"id": 3, "v": 3.0, "n": None}]
 
 
-def test_a_reader_that_takes_its_time_keeps_nobody_waiting(backend):
+def test_a_slow_reader_delays_no_other_client(backend):
     store = written(backend, ID, [{"id": n, "v": "x" * 1000} for n in range(20_000)])
     with store.read(1) as read:
         first = next(read.rows)

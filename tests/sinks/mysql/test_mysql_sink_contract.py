@@ -7,9 +7,10 @@ from urllib.parse import quote
 import pymysql
 import pytest
 from support.capture.mariadb_server import MariaDbServer
+from support.sinks.selection_contract import SelectionContract
 from support.sinks.sink_contract import ID_N, Backend, SinkContract, Unfit
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
@@ -95,7 +96,7 @@ def _quoted(name):
     return "`" + name.replace("`", "``") + "`"
 
 
-class TestMariaDbContract(SinkContract):
+class TestMariaDbContract(SelectionContract, SinkContract):
     @pytest.fixture
     def backend(self, server, shop):
         backend = MariaDb(server, shop)

@@ -175,7 +175,7 @@ def test_no_faster_than_asked(receiver, store_with):
     assert time.monotonic() - began_s >= 0.4
 
 
-def test_nobody_there(store_with, monkeypatch):
+def test_no_server_listens(store_with, monkeypatch):
     monkeypatch.setattr(delivery, "_PATIENCE_S", 0.2)
     store = store_with("smtp://127.0.0.1:1")
     with pytest.raises(StoreUnreachable):

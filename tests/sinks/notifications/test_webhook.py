@@ -198,7 +198,7 @@ def test_a_batch_that_comes_in_another_order_is_sent_with_the_same_keys(
     assert keys[:3] == keys[:2:-1]
 
 
-def test_nobody_there(store_with, monkeypatch):
+def test_no_server_listens(store_with, monkeypatch):
     monkeypatch.setattr(delivery, "_PATIENCE_S", 0.2)
     store = store_with("http://127.0.0.1:1/")
     with pytest.raises(StoreUnreachable):

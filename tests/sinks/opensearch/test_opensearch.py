@@ -1,5 +1,5 @@
 """Specific to OpenSearch, on a real node: what is found, what a zombie may still send, what a
-reader is told while a batch is written in part.
+reader gets while a batch is written in part.
 """
 
 import threading
@@ -72,7 +72,7 @@ def test_what_a_replaced_writer_still_sends_is_refused_row_by_row(store):
     assert rows_of(store) == [{"id": 1, "v": "new"}]
 
 
-def test_a_part_of_a_batch_is_not_seen_and_a_refresh_of_it_is_told(store):
+def test_a_part_of_a_batch_is_not_seen_and_a_refresh_of_it_is_reported(store):
     writer = store.writer(1, ID)
     writer.apply(batch(0, table(ID, [{"id": 1, "v": "a"}])))
     second = batch(1, table(ID, [{"id": 1, "v": "b"}, {"id": 2, "v": "b"}]))

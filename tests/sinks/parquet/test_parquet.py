@@ -12,6 +12,7 @@ from support.sinks.sink_rows import batch, comparable, contents, position, rows_
 from headwater.errors import ConfigError, StoreRefused
 from headwater.settings import Secret
 from headwater.sinks.contract import Log, Target
+from headwater.sinks.parquet import commits
 from headwater.sinks.parquet import store as parquet
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.stores import store_of
@@ -67,7 +68,7 @@ def test_a_batch_that_is_not_committed_is_not_seen_and_goes(tmp_path, monkeypatc
     store = files(tmp_path)
     with store.writer(1, FIELDS) as writer:
         writer.apply(batch(0, table(FIELDS, ROWS)))
-        monkeypatch.setattr(parquet._Commits, "add", lambda *_: (_ for _ in ()).throw(OSError("x")))
+        monkeypatch.setattr(commits.Commits, "add", lambda *_: (_ for _ in ()).throw(OSError("x")))
         with pytest.raises(Exception, match="orders"):
             writer.apply(batch(1, table(FIELDS, ROWS)))
         monkeypatch.undo()

@@ -9,10 +9,11 @@ import psycopg2.extras
 import pyarrow as pa
 import pytest
 from support.capture.postgres_server import Database
+from support.sinks.selection_contract import SelectionContract
 from support.sinks.sink_contract import Backend, SinkContract, Unfit
 from support.sinks.sink_rows import NUL
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
 
@@ -99,7 +100,7 @@ def warehouse(postgres_server):
         yield database
 
 
-class TestPostgresContract(SinkContract):
+class TestPostgresContract(SelectionContract, SinkContract):
     has_all_of_it = True
 
     @pytest.fixture

@@ -10,7 +10,7 @@ from support.sinks.redis_server import RedisServer
 from support.sinks.sink_rows import batch, contents, position, rows_of, table
 from test_redis_contract import RedisBackend
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from headwater.errors import ConfigError, StoreDiverged, StoreRefused, StoreUnreachable
 from headwater.sinks.contract import Target
 
@@ -53,7 +53,7 @@ def test_rows_without_a_key_are_a_stream_of_a_bounded_length(backend):
         backend.store(Target("shop", "orders", ("id",), {"maxlen": "100"}))
 
 
-def test_a_redis_that_forgot_its_last_seconds_is_told_apart(tmp_path):
+def test_a_redis_that_lost_its_last_seconds_is_detected(tmp_path):
     """Rows and position go back together, and the checkpoint is ahead of them."""
     server = RedisServer(tmp_path / "forgetful", appendonly="no")
     server.start()
@@ -123,7 +123,7 @@ def test_a_redis_without_memory_takes_nothing_of_a_batch(backend):
         assert rows_of(store) == [{"id": 1, "v": "b"}]
 
 
-def test_a_key_that_somebody_else_made_of_another_type_stops_the_batch(backend):
+def test_a_key_that_another_client_made_of_another_type_stops_the_batch(backend):
     """Inside of a transaction Redis would go on, and store the position without the rows."""
     with (
         closing(backend.store(Target("shop", "orders", ("id",)))) as store,

@@ -88,7 +88,7 @@ def as_json(*values, kind: pa.DataType) -> list[bytes]:
         (pa.dictionary(pa.int32(), pa.string()), "red", '"red"'),
     ],
 )
-def test_how_a_value_is_told(kind, value, text) -> None:
+def test_how_a_value_is_written(kind, value, text) -> None:
     assert as_json(value, None, value, kind=kind) == [text.encode(), b"null", text.encode()]
 
 

@@ -110,7 +110,7 @@ def test_position_and_fields_survive_storing():
     assert fields_from_text(fields_to_text(fields)) == fields
 
 
-def test_rows_without_a_key_are_left_out_and_told():
+def test_rows_without_a_key_are_left_out_and_reported():
     refused = []
     rows = table(
         [("a", 1, None), (None, 2, "d"), ("b", None, "c"), (None, None, "t"), ("c", 3, "u")]

@@ -126,7 +126,7 @@ def test_a_reader_does_not_wait_for_a_writer_nor_the_writer_for_it(backend):
         assert reader.execute("SELECT v FROM orders").fetchall() == [("b",)]
 
 
-def test_a_database_that_somebody_keeps_locked(backend, monkeypatch):
+def test_a_database_that_another_client_has_locked(backend, monkeypatch):
     monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0.05)
     store = written(backend, ID, [{"id": 1, "v": "a"}])
     other = sqlite3.connect(backend.path, isolation_level=None)

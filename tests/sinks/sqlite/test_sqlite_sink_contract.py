@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
+from support.sinks.selection_contract import SelectionContract
 from support.sinks.sink_contract import ID_N, Backend, SinkContract, Unfit
 
 from headwater.settings import Secret
@@ -63,7 +64,7 @@ class Sqlite(Backend):
         ]
 
 
-class TestSqliteContract(SinkContract):
+class TestSqliteContract(SelectionContract, SinkContract):
     has_all_of_it = True
 
     @pytest.fixture

@@ -70,7 +70,7 @@ def test_bytes_are_written_as_they_are(topic_headwater, topic) -> None:
     assert rows_of(sink) == rows[:1]
 
 
-def test_a_keyed_topic_is_compacted_and_others_are_kept(topic_headwater, topic) -> None:
+def test_a_keyed_topic_is_compacted_and_others_are_retained(topic_headwater, topic) -> None:
     from headwater.client.cluster import Cluster
     from headwater.client.topics import topic_configs
     from headwater.settings import ClientSettings

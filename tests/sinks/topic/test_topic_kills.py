@@ -50,23 +50,23 @@ def all_ids(batches: int) -> list[int]:
 @representative
 def test_a_sink_that_is_killed_again_and_again(address, kills) -> None:
     topic = f"kills-{uuid4().hex[:8]}"
-    kill_again_and_again(apply_batches, (address, topic), kills)
+    committed = kill_again_and_again(apply_batches, (address, topic), kills)
     with store_of(address, topic).writer(1, rows_of(0).schema) as writer:
         last = writer.position.batch
     assert ids_in(address, topic) == all_ids(last + 1)  # each once, and in their order
-    assert last > kills / 2
+    assert last >= committed > 0
 
 
 def test_sparks_writer_that_is_killed_again_and_again(address, kills, tmp_path) -> None:
     """A batch that is run again is cut into other tasks, and is there once all the same."""
     topic, checkpoint = f"kills-{uuid4().hex[:8]}", tmp_path / "checkpoint"
-    kill_again_and_again(commit_batches, (address, topic, str(checkpoint)), kills)
+    committed = kill_again_and_again(commit_batches, (address, topic, str(checkpoint)), kills)
     batches = int(checkpoint.read_text()) + 2
     commit_batches(address, topic, str(checkpoint), 30, Mock(), batches)
     assert ids_in(address, topic) == all_ids(batches)
     stored = read_positions(Log(address))[f"/query/q-1/{topic}".encode()]
     assert orjson.loads(stored)["batch"] == batches - 1
-    assert batches > kills / 2
+    assert batches > committed > 0
 
 
 def test_zombies_that_wake_up(address) -> None:

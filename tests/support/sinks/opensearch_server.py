@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from bench.peers.provision import missing_tools, opensearch_classpath
 
 START_TIMEOUT_S = 90
@@ -57,7 +57,7 @@ class OpenSearchServer:
             self._child.wait()
 
     def _is_ready(self) -> bool:
-        """It answers, and has all shards at hand again."""
+        """It answers, and has all shards assigned again."""
         path = "/_cluster/health?wait_for_status=yellow&timeout=5s"
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as answer:

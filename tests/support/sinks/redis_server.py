@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 
 START_TIMEOUT_S = 60
 PASSWORD = "secret"

@@ -345,7 +345,7 @@ class SinkContract:
             writer.apply(batch(0, rows))
 
     @pytest.mark.parametrize("name", UNREADABLE)
-    def test_rows_that_nobody_can_read_are_refused(self, backend, name):
+    def test_rows_that_cannot_be_read_back_are_refused(self, backend, name):
         values = UNREADABLE[name]
         fields = pa.schema([("id", pa.int64()), ("v", values.type)])
         rows = pa.table([pa.array(range(len(values))), values], schema=fields)
@@ -365,7 +365,7 @@ class SinkContract:
             assert [row["id"] for row in rows_of(store)] == ([] if backend.has_keys else [0])
 
     @pytest.mark.parametrize("name", ["timestamp", "date", "string"])
-    def test_keys_that_nobody_can_read_are_refused(self, backend, name):
+    def test_keys_that_cannot_be_read_back_are_refused(self, backend, name):
         if not backend.has_keys:
             pytest.skip("rows are only added to this store")
         values = UNREADABLE[name]
@@ -718,7 +718,7 @@ class SinkContract:
         assert backend.live_rows("orders") == [{"id": 1, "v": "a"}]
 
     @pytest.mark.parametrize("batches", [0, 2])
-    def test_a_version_made_anew_is_not_written_by_who_wrote_the_old_one(
+    def test_a_recreated_version_is_not_written_by_the_writer_of_the_old_one(
         self, backend, plain, batches
     ):
         if not backend.has_versions:
@@ -959,7 +959,7 @@ class SinkContract:
                     row["id"] for row in comparable(expected)
                 ]
 
-    def test_when_the_refused_rows_cannot_be_told_nothing_is_applied(self, backend):
+    def test_when_the_refused_rows_cannot_be_reported_nothing_is_applied(self, backend):
         for n, unfit in enumerate(backend.unfit()[:1]):
             key = ("id",) if backend.has_keys else ()
             name = f"untold{n}"
@@ -996,7 +996,7 @@ class SinkContract:
                 assert "wrong-secret" not in _all_of(caught.value)
                 assert caught.value.hint
 
-    def test_nobody_answers(self, backend):
+    def test_no_server_answers(self, backend):
         away = backend.nowhere()
         if away is None:
             pytest.skip("the store is in this process")

@@ -93,7 +93,7 @@ def offsets(end: int) -> Offsets:
 
 
 def batch(number: int, rows: pa.Table, *, query: str = QUERY) -> Batch:
-    """The batch of that number; each one reads the log's next stretch."""
+    """The batch of that number; each one reads the next range of the log."""
     starts = offsets(number * 10) if number else {}
     return Batch(query, number, starts, offsets(number * 10 + 10), rows)
 

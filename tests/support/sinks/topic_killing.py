@@ -86,7 +86,7 @@ def commit_batches(
     reports: Connection,
     batches: int = 1_000_000,
 ) -> None:
-    """Through Spark's writer, without Spark: each batch cut into tasks anew."""
+    """Through Spark's writer, without Spark: each batch is cut into tasks again."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from headwater.pipelines.publishing.topic_writer import TopicStreamWriter
@@ -107,9 +107,11 @@ def commit_batches(
         new.rename(file)
 
 
-def kill_again_and_again(target, args: tuple, kills: int) -> None:
-    """Each is killed some batches on, at a moment of its own: while it starts, writes, commits."""
-    context, rng = forked(), random.Random(7)
+def kill_again_and_again(target, args: tuple, kills: int) -> int:
+    """Each is killed some batches on, at a moment of its own: while it starts, writes, commits.
+    The last batch that one of them has reported as committed.
+    """
+    context, rng, committed = forked(), random.Random(7), -1
     for seed in range(kills):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=target, args=(*args, seed, theirs))
@@ -118,8 +120,9 @@ def kill_again_and_again(target, args: tuple, kills: int) -> None:
         with ours:
             for _ in range(rng.randint(0, 4)):
                 assert ours.poll(30), "it does not get on"
-                ours.recv()
+                committed = ours.recv()
             time.sleep(rng.uniform(0, 0.03))
             assert process.is_alive(), "it ended by itself"
             process.kill()
         process.join()
+    return committed

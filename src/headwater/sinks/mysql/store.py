@@ -1,7 +1,7 @@
 """The versions of a target in MySQL or MariaDB."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ from headwater.sinks import sql_positions
 from headwater.sinks.contract import (
     Contents,
     Log,
-    Store,
     Target,
     Version,
     Writer,
@@ -26,9 +25,10 @@ from headwater.sinks.mysql.session import (
     code_of,
 )
 from headwater.sinks.mysql.tables import WHERE, Table, Tables, describe, names, quoted
-from headwater.sinks.mysql.values import column_types, from_stored
+from headwater.sinks.mysql.values import DIALECT, column_types, from_stored
 from headwater.sinks.mysql.writer import MySqlWriter
 from headwater.sinks.rows.schema_evolution import evolved, plain
+from headwater.sinks.selection import SelectableStore, Selection, clause
 from headwater.sinks.settings import SinkSettings, with_password
 from headwater.sinks.sql_positions import POSITIONS, StoredVersion
 
@@ -41,7 +41,7 @@ _READ_ROWS: Final = 10_000
 _COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")  # MariaDB, MySQL
 
 
-class MySqlStore(Store):
+class MySqlStore(SelectableStore):
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         self._address = address_of(with_password(settings))
         if len(name_of(target, 999, is_live=False)) > _NAME_CHARACTERS:
@@ -225,8 +225,14 @@ class MySqlStore(Store):
 
     # ------------------------------------------------------------------- reading
 
+    def read(self, version: int) -> AbstractContextManager[Contents]:
+        return self._reading(version, None)
+
+    def select(self, version: int, selection: Selection) -> AbstractContextManager[Contents]:
+        return self._reading(version, selection)
+
     @contextmanager
-    def read(self, version: int) -> Iterator[Contents]:
+    def _reading(self, version: int, selection: Selection | None) -> Iterator[Contents]:
         with closing(Session(self._address)) as session:
             found = self._tables.all_stored(session).get(version)
             if found is None:
@@ -235,6 +241,8 @@ class MySqlStore(Store):
                 session, version, lambda: self._snapshot(session, version)
             )
             query = f"SELECT {names(found.fields.names)} FROM {quoted(table.name)}"
+            if selection is not None:
+                query += clause(selection, found.fields, self._target.key, DIALECT)[0]
             pieces = session.stream(query, _READ_ROWS)
             yield Contents(found.position, _batches(pieces, found.fields))
 

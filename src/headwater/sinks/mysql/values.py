@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks.rows.nested import is_nested
 from headwater.sinks.rows.sql_literals import from_texts, to_texts
-from headwater.sinks.sql_positions import without
+from headwater.sinks.selection import Dialect
+from headwater.sinks.sql_positions import quoted, without
 
 _KEY_BYTES: Final = 3072  # that an index of InnoDB may have (row format DYNAMIC)
 _CHARACTER_BYTES: Final = 4  # of utf8mb4
@@ -177,3 +178,12 @@ def from_stored(column: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if pa.types.is_duration(type_):
         return from_texts(column, pa.int64()).cast(type_)
     return from_texts(column, type_)
+
+
+def _literal(value: pa.Array, parameters: list[Any]) -> str:
+    """As rows are written, too: results are streamed by statements without parameters."""
+    literal: bytes = _literals(value)[0].as_py()
+    return literal.decode()
+
+
+DIALECT: Final = Dialect("MySQL", lambda name: quoted(name, "`"), _literal, is_nested)

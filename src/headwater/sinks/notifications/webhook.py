@@ -16,13 +16,9 @@ At least once (delivery.py):
 """
 
 import base64
-import hashlib
-import hmac
 import http.client
 import ssl
-import time
 from collections.abc import Sequence
-from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -42,6 +38,11 @@ from headwater.sinks.notifications.delivery import (
     tls_context,
     untrusted,
 )
+from headwater.sinks.notifications.standard_webhooks import (
+    retry_after_s,
+    secret_bytes,
+    signed_headers,
+)
 from headwater.sinks.rows.row_validation import shown
 from headwater.sinks.settings import SinkSettings
 
@@ -50,7 +51,6 @@ TARGET_OPTIONS: Final = ("rows_per_request",)
 
 _LATER: Final = (408, 425, 429)
 _NOT_OURS: Final = (401, 403, 404, 405, 407, 410)
-_LONGEST_RETRY_AFTER_S: Final = 300.0
 _SHOWN_BYTES: Final = 300
 _COMMIT_EVERY_S: Final = 0.1
 
@@ -99,7 +99,7 @@ class _Webhook(Sender):
         self.rows_per_message = int(number_of(options, "rows_per_request", "1", 1))
         self._is_array = "rows_per_request" in options
         timeout_s = number_of(options, "timeout_s", "10", 0.001)
-        self._secret = _secret(options.get("secret"))
+        self._secrets = [secret_bytes(options["secret"])] if "secret" in options else []
         self._headers = {
             "Content-Type": "application/json",
             "User-Agent": "headwater",
@@ -152,7 +152,11 @@ class _Webhook(Sender):
     def _post(self, key: str, texts: Sequence[bytes]) -> tuple[int | None, str]:
         """None if it is delivered; otherwise the status of a permanent refusal, and its text."""
         body = b"[" + b",".join(texts) + b"]" if self._is_array else texts[0]
-        headers = {**self._headers, "Idempotency-Key": key, **self._signed(key, body)}
+        headers = {
+            **self._headers,
+            "Idempotency-Key": key,
+            **signed_headers(key, body, self._secrets),
+        }
         try:
             self._connection.request("POST", self._path, body, headers)
             answer = self._connection.getresponse()
@@ -170,7 +174,7 @@ class _Webhook(Sender):
         if status in _LATER or status >= 500:
             raise TryAgain(
                 f"{self.address} answered {status}: {text}",
-                _retry_after_s(answer.getheader("Retry-After")),
+                retry_after_s(answer.getheader("Retry-After")),
             )
         if status < 400 or status in _NOT_OURS:
             raise StoreRefused(
@@ -180,43 +184,9 @@ class _Webhook(Sender):
             )
         return status, text
 
-    def _signed(self, key: str, body: bytes) -> dict[str, str]:
-        headers = {"webhook-id": key, "webhook-timestamp": str(int(time.time()))}
-        if self._secret is not None:
-            signed = f"{key}.{headers['webhook-timestamp']}.".encode() + body
-            digest = hmac.new(self._secret, signed, hashlib.sha256).digest()
-            headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
-        return headers
-
     def _refused(self, rows: pa.Table, at: int, status: int, answer: str) -> RowRefused:
         return RowRefused(
             f"{self.address} refuses a row with {status}",
             row=shown(rows.slice(at, 1))[0],
             detail=answer,
         )
-
-
-def _secret(given: str | None) -> bytes | None:
-    """As Standard Webhooks defines it: whsec_ and base64; any other text is taken literally."""
-    if given is None:
-        return None
-    if given.startswith("whsec_"):
-        try:
-            return base64.b64decode(given.removeprefix("whsec_"), validate=True)
-        except ValueError as error:
-            raise ConfigError("secret: what follows whsec_ is not base64") from error
-    return given.encode()
-
-
-def _retry_after_s(given: str | None) -> float:
-    """Seconds or a date; anything else is ignored."""
-    if given is None:
-        return 0.0
-    try:
-        wait_s = float(given)
-    except ValueError:
-        try:
-            wait_s = parsedate_to_datetime(given).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return min(max(0.0, wait_s), _LONGEST_RETRY_AFTER_S)

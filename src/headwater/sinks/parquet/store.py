@@ -3,7 +3,7 @@
     orders__v1/
       day=2026-01-31/part-000000000042-0000.parquet     batch 42
       day=2026-01-31/.3-000000000043-0000.tmp           epoch 3 writes batch 43: hidden from readers
-      _headwater/01790000000000000017.json              the 17th commit: `_State`
+      _headwater/01790000000000000017.json              the 17th commit (commits.py)
 
 A commit is a file with the next number in `_headwater/`, created by link(2), which fails if it
 exists: of two writers one loses, reads the commits, and finds that it is fenced. The commit lists
@@ -15,33 +15,24 @@ sees all of it.
 
 import contextlib
 import os
-import re
-import secrets
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused, StoreUnreachable
+from headwater.errors import ConfigError, Fenced, RowRefused, StoreRefused
 from headwater.sinks.contract import (
     OP,
     Batch,
     Contents,
     Log,
-    Position,
     Refuse,
     Store,
     Target,
     Version,
     Writer,
-    fields_from_text,
-    fields_to_text,
     is_applied,
-    offsets_from,
 )
 from headwater.sinks.parquet.batch_files import (
     check_types,
@@ -51,6 +42,7 @@ from headwater.sinks.parquet.batch_files import (
     show,
     sweep,
 )
+from headwater.sinks.parquet.commits import Commit, Commits, check_is_free, check_owner
 from headwater.sinks.rows.row_validation import validated
 from headwater.sinks.rows.schema_evolution import evolved, fitted, plain
 from headwater.sinks.settings import SinkSettings
@@ -64,43 +56,7 @@ from headwater.sinks.version_directories import (
 OPTIONS: Final = ("compression",)
 TARGET_OPTIONS: Final = ("partition_by", "mode", "compression")
 
-_COMMITS: Final = "_headwater"  # readers skip names that begin with _ or .
-_BEGIN: Final = "begin"  # its content is the number before the first commit
-_RETAINED: Final = 10  # commits; only the last one counts
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The content of a commit: epoch, position, fields and files."""
-
-    owner: str
-    epoch: int
-    position: Position | None
-    fields: pa.Schema
-    files: dict[str, str]  # of the last batch: temporary name to final name
-
-    def to_json(self) -> bytes:
-        return orjson.dumps(
-            {
-                "owner": self.owner,
-                "epoch": self.epoch,
-                "position": self.position and orjson.loads(self.position.to_json()),
-                "fields": fields_to_text(self.fields),
-                "files": self.files,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, stored: bytes) -> "_State":
-        read = orjson.loads(stored)
-        position = read["position"]
-        if position is not None:
-            position = Position(
-                position["query"], position["batch"], offsets_from(position["offsets"])
-            )
-        fields = fields_from_text(read["fields"])
-        return cls(read["owner"], read["epoch"], position, fields, read["files"])
 
 
 class ParquetStore(Store):
@@ -159,7 +115,7 @@ class ParquetStore(Store):
         self.check()
         commits = self._commits(version)
         try:
-            _check_is_free(commits)
+            check_is_free(commits)
             os.makedirs(commits.path, exist_ok=True)
             writer = _ParquetWriter(
                 commits, self._target.owner, fields, self._partition_by, self._compression
@@ -191,15 +147,15 @@ class ParquetStore(Store):
                 if not isinstance(file, str):
                     file.close()
 
-    def _commits(self, version: int) -> "_Commits":
-        return _Commits(self._directories.path(version))
+    def _commits(self, version: int) -> Commits:
+        return Commits(self._directories.path(version))
 
-    def _read_ours(self, version: int) -> _State:
+    def _read_ours(self, version: int) -> Commit:
         commits = self._commits(version)
         if not commits.last():
             raise StoreRefused(f"there is no version {version} of {self._target.name}")
         state = commits.read()
-        _check_owner(state, self._target.owner, commits.root)
+        check_owner(state, self._target.owner, commits.root)
         return state
 
     def _check_partitions(self, fields: pa.Schema) -> None:
@@ -219,82 +175,10 @@ class ParquetStore(Store):
                 )
 
 
-class _Commits:
-    """The commits of one version. The one with the highest number counts; earlier ones may be
-    missing, or be a late writer's, which checks and finds that its commit does not count. Numbers
-    begin with the time at which the version was created: a writer of a dropped one has lower ones.
-    """
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self.path = os.path.join(root, _COMMITS)
-
-    def last(self) -> int:
-        try:
-            return max(
-                (int(name[:-5]) for name in os.listdir(self.path) if _is_commit(name)), default=0
-            )
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
-
-    def begin(self) -> int:
-        """The number before the first, on which all writers of this directory agree."""
-        path = os.path.join(self.path, _BEGIN)
-        with contextlib.suppress(FileExistsError):
-            self._put(path, str(time.time_ns()).encode())
-        with open(path, "rb") as file:
-            return int(file.read())
-
-    def read(self) -> _State:
-        for _ in range(_RETAINED):
-            number = self.last()
-            with contextlib.suppress(FileNotFoundError):  # many commits since
-                return self.read_one(number)
-        raise StoreUnreachable(f"{self.path} changes all the time")
-
-    def read_one(self, number: int) -> _State:
-        path = self._file(number)
-        try:
-            with open(path, "rb") as file:
-                return _State.from_json(file.read())
-        except (ValueError, LookupError, TypeError, pa.ArrowException) as error:
-            raise StoreRefused(
-                f"{path} cannot be read", detail=str(error), hint="a rebuild begins a new version"
-            ) from error
-
-    def add(self, number: int, state: _State) -> bool:
-        """Whether it is now the last one; if so, it is durable."""
-        try:
-            self._put(self._file(number), state.to_json())
-        except FileExistsError:
-            return False
-        if self.last() != number:
-            return False
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._file(number - _RETAINED))
-        return True
-
-    def _put(self, path: str, contents: bytes) -> None:
-        """Atomic and durable. FileExistsError if there is one."""
-        temporary = os.path.join(self.path, f".{secrets.token_hex(8)}.tmp")
-        with open(temporary, "wb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        finally:
-            os.unlink(temporary)
-        sync_directory(self.path)
-
-    def _file(self, number: int) -> str:
-        return os.path.join(self.path, f"{number:020}.json")
-
-
 class _ParquetWriter(Writer):
     def __init__(
         self,
-        commits: _Commits,
+        commits: Commits,
         owner: str,
         fields: pa.Schema,
         partition_by: tuple[str, ...],
@@ -303,7 +187,7 @@ class _ParquetWriter(Writer):
         self._commits = commits
         self._partition_by = partition_by
         self._compression = compression
-        self._state = _State(owner, 0, None, fields, {})
+        self._state = Commit(owner, 0, None, fields, {})
         self._number = 0
         self._begin(owner, fields)
         self.position = self._state.position
@@ -321,7 +205,7 @@ class _ParquetWriter(Writer):
             files = self._write(batch.id, fitted(validated(batch.rows, None, unreadable), fields))
             if refuse is not None and unreadable:
                 refuse(unreadable)
-            state = _State(self._state.owner, self._state.epoch, batch.position(), fields, files)
+            state = Commit(self._state.owner, self._state.epoch, batch.position(), fields, files)
             if not self._commits.add(self._number + 1, state):
                 raise self._fenced()
             self._number, self._state, self.position = self._number + 1, state, state.position
@@ -338,11 +222,11 @@ class _ParquetWriter(Writer):
             self._number = self._commits.last()
             if self._number:
                 self._state = self._commits.read()
-                _check_owner(self._state, owner, self._commits.root)
+                check_owner(self._state, owner, self._commits.root)
                 show(self._commits.root, self._state.files)
             else:
                 self._number = self._commits.begin()
-            state = _State(
+            state = Commit(
                 self._state.owner,
                 self._state.epoch + 1,
                 self._state.position,
@@ -375,27 +259,3 @@ class _ParquetWriter(Writer):
         for directory in {os.path.dirname(path) for path in files}:
             sync_directory(os.path.join(root, directory))
         return files
-
-
-def _check_owner(state: _State, owner: str, root: str) -> None:
-    if state.owner != owner:
-        raise StoreRefused(
-            f"{root} is not of {owner}",
-            detail=f"it belongs to {state.owner}",
-            hint="choose another name for the table",
-        )
-
-
-def _check_is_free(commits: _Commits) -> None:
-    """Raises StoreRefused for a directory with files and no commits: of another program."""
-    if commits.last() or not os.path.lexists(commits.root):
-        return
-    if not os.path.isdir(commits.root) or set(os.listdir(commits.root)) - {_COMMITS}:
-        raise StoreRefused(
-            f"{commits.root} exists, and no pipeline wrote it",
-            hint="choose another name for the table, or move the directory away",
-        )
-
-
-def _is_commit(name: str) -> bool:
-    return re.fullmatch(r"\d{20}\.json", name) is not None

@@ -3,6 +3,7 @@
 import os
 import queue
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,8 @@ from headwater.sinks import sql_positions
 from headwater.sinks.contract import Contents
 from headwater.sinks.postgres.connection import Session
 from headwater.sinks.postgres.tables import Tables
-from headwater.sinks.postgres.values import from_csv, selected
+from headwater.sinks.postgres.values import DIALECT, from_csv, selected
+from headwater.sinks.selection import Selection, clause
 from headwater.sinks.sql_positions import StoredVersion, quoted
 
 _PIECE_BYTES: Final = 4 << 20
@@ -24,10 +26,18 @@ _PIECES: Final = 2  # buffered for the reader
 
 
 @contextmanager
-def reading(session_of: Callable[[], Session], tables: Tables, version: int) -> Iterator[Contents]:
+def reading(
+    session_of: Callable[[], Session],
+    tables: Tables,
+    version: int,
+    selection: Selection | None = None,
+) -> Iterator[Contents]:
     with session_of() as session:
         stored = _found(session, tables, version)
-        copy = _Copy(session, tables, stored)
+        some = ""
+        if selection is not None:
+            some, _ = clause(selection, stored.fields, tables.target.key, DIALECT)
+        copy = _Copy(session, tables, stored, some)
         try:
             yield Contents(stored.position, copy.batches())
         finally:
@@ -64,11 +74,13 @@ def _found(session: Session, tables: Tables, version: int) -> StoredVersion:
 class _Copy:
     """COPY pushes and the reader pulls: a thread between them, and a bounded queue."""
 
-    def __init__(self, session: Session, tables: Tables, stored: StoredVersion) -> None:
+    def __init__(
+        self, session: Session, tables: Tables, stored: StoredVersion, some: str = ""
+    ) -> None:
         self._session = session
         columns = ", ".join(selected(field, quoted(field.name)) for field in stored.fields)
         self._statement = (
-            f"COPY (SELECT {columns} FROM {tables.table(stored)}) TO STDOUT (FORMAT csv)"
+            f"COPY (SELECT {columns} FROM {tables.table(stored)}{some}) TO STDOUT (FORMAT csv)"
         )
         self._fields = stored.fields
         self._pieces: queue.Queue[bytes | SinkError | None] = queue.Queue(_PIECES)
@@ -124,6 +136,10 @@ class _Copy:
                 suppress(OSError, psycopg2.Error),
                 socket.socket(fileno=os.dup(self._session.connection.fileno())) as connection,
             ):
+                # The close of the session then resets the connection. An orderly close after a
+                # shutdown leaves a server that had filled the receive window in TCP's persist
+                # timer: it would hold its lock on the table for minutes.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.shutdown(socket.SHUT_RDWR)
             while self._thread.is_alive():
                 with suppress(queue.Empty):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headwater.errors import ConfigError, StoreRefused
 from headwater.sinks import sql_positions
-from headwater.sinks.contract import Contents, Log, Store, Target, Version, Writer
+from headwater.sinks.contract import Contents, Log, Target, Version, Writer
 from headwater.sinks.postgres import promoting
 from headwater.sinks.postgres.connection import Session, TableLocked
 from headwater.sinks.postgres.reading import reading
@@ -17,6 +17,7 @@ from headwater.sinks.postgres.tables import Tables, literal, stored_from, with_t
 from headwater.sinks.postgres.values import column_type
 from headwater.sinks.postgres.writer import PostgresWriter
 from headwater.sinks.rows.schema_evolution import evolved, plain
+from headwater.sinks.selection import SelectableStore, Selection
 from headwater.sinks.settings import SinkSettings, with_password
 from headwater.sinks.sql_positions import StoredVersion
 
@@ -27,7 +28,7 @@ _TAKE_OVER_MS: Final = 1_000  # for the earlier writer to end its batch; then it
 _TAKE_OVERS: Final = 5
 
 
-class PostgresStore(Store):
+class PostgresStore(SelectableStore):
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         if settings.url is None:
             raise ConfigError(
@@ -164,6 +165,9 @@ class PostgresStore(Store):
 
     def read(self, version: int) -> AbstractContextManager[Contents]:
         return reading(self._session, self._tables, version)
+
+    def select(self, version: int, selection: Selection) -> AbstractContextManager[Contents]:
+        return reading(self._session, self._tables, version, selection)
 
     def _stored(self, session: Session) -> dict[int, StoredVersion]:
         if not self._tables.has_positions(session):

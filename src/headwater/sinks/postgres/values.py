@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from headwater.errors import RowRefused, StoreRefused
+from headwater.errors import RowRefused, StoreRefused, UsageError
 from headwater.sinks.rows.nested import from_json, is_nested, to_json
-from headwater.sinks.sql_positions import without
+from headwater.sinks.selection import Dialect
+from headwater.sinks.sql_positions import quoted, without
 
 _TYPES: Final = {
     pa.bool_(): "boolean",
@@ -175,3 +176,14 @@ def _may_hold_nul(column: pa.ChunkedArray) -> bool:
         if not np.frombuffer(data, np.uint8)[starts[0] : starts[-1]].all():
             return True
     return False
+
+
+def _literal(value: pa.Array, parameters: list[Any]) -> str:
+    """COPY takes no parameters. A text in quotes gets the type of what it is compared with."""
+    text: str = _for_csv(pa.chunked_array([value]), value.type).cast(pa.string())[0].as_py()
+    if "\0" in text:
+        raise UsageError("PostgreSQL's text has no NUL characters")
+    return "'" + text.replace("'", "''") + "'"
+
+
+DIALECT: Final = Dialect("PostgreSQL", quoted, _literal, is_nested)

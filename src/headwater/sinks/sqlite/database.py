@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Final
 from urllib.parse import quote
 
+from headwater.databases.sqlite_errors import SqliteFault, fault_of
 from headwater.errors import HeadwaterError, SinkError, StoreRefused, StoreUnreachable
 
 _BUSY_TIMEOUT_S: Final = 5.0
@@ -78,21 +79,23 @@ class Database:
 
 def _sink_error(error: sqlite3.Error, path: str) -> SinkError:
     detail = f"{path}: {error}"
-    code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF  # the low byte is the primary code
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreUnreachable(
-            "the SQLite database is locked",
-            detail=detail,
-            hint="another process holds a write transaction open",
-        )
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return StoreUnreachable("the disk of the SQLite database does not answer", detail=detail)
-    if code == sqlite3.SQLITE_NOTADB:
-        return StoreRefused("this file is no SQLite database", detail=detail)
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return StoreRefused(
-            "the SQLite database cannot be opened for writing",
-            detail=detail,
-            hint="its user needs to write to the file and to its directory",
-        )
+    match fault_of(error):
+        case SqliteFault.LOCKED:
+            return StoreUnreachable(
+                "the SQLite database is locked",
+                detail=detail,
+                hint="another process holds a write transaction open",
+            )
+        case SqliteFault.DISK:
+            return StoreUnreachable(
+                "the disk of the SQLite database does not answer", detail=detail
+            )
+        case SqliteFault.NO_DATABASE:
+            return StoreRefused("this file is no SQLite database", detail=detail)
+        case SqliteFault.NOT_WRITABLE | SqliteFault.CANNOT_OPEN:
+            return StoreRefused(
+                "the SQLite database cannot be opened for writing",
+                detail=detail,
+                hint="its user needs to write to the file and to its directory",
+            )
     return StoreRefused("SQLite refuses a request", detail=detail)

@@ -2,22 +2,23 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from headwater.errors import ConfigError, StoreRefused
 from headwater.sinks import sql_positions
-from headwater.sinks.contract import Contents, Log, Store, Target, Version, Writer, name_of
+from headwater.sinks.contract import Contents, Log, Target, Version, Writer, name_of
 from headwater.sinks.rows.schema_evolution import plain
+from headwater.sinks.selection import SelectableStore, Selection, clause
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.sql_positions import POSITIONS, StoredVersion, names, quoted
 from headwater.sinks.sqlite.database import Database
 from headwater.sinks.sqlite.tables import Tables, exists
-from headwater.sinks.sqlite.values import from_stored
+from headwater.sinks.sqlite.values import DIALECT, from_stored
 from headwater.sinks.sqlite.writer import SqliteWriter
 
 OPTIONS: Final = ("synchronous",)
@@ -28,7 +29,7 @@ _READ_ROWS: Final = 10_000
 _WAL_BYTES: Final = 64 << 20  # that a large batch may leave behind
 
 
-class SqliteStore(Store):
+class SqliteStore(SelectableStore):
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         if sqlite3.sqlite_version_info < _OLDEST:
             raise StoreRefused(
@@ -119,8 +120,14 @@ class SqliteStore(Store):
                 (self._target.owner, self._target.name, version),
             )
 
+    def read(self, version: int) -> AbstractContextManager[Contents]:
+        return self._reading(version, None)
+
+    def select(self, version: int, selection: Selection) -> AbstractContextManager[Contents]:
+        return self._reading(version, selection)
+
     @contextmanager
-    def read(self, version: int) -> Iterator[Contents]:
+    def _reading(self, version: int, selection: Selection | None) -> Iterator[Contents]:
         if not self._database.exists():
             raise sql_positions.unknown_version(self._target, version)
         with self._database.connected("rw") as connection:
@@ -129,7 +136,12 @@ class SqliteStore(Store):
             if found is None:
                 raise sql_positions.unknown_version(self._target, version)
             table = found.table(self._target)
-            cursor = connection.execute(f"SELECT {names(found.fields.names)} FROM {quoted(table)}")
+            some, parameters = "", list[Any]()
+            if selection is not None:
+                some, parameters = clause(selection, found.fields, self._target.key, DIALECT)
+            cursor = connection.execute(
+                f"SELECT {names(found.fields.names)} FROM {quoted(table)}{some}", parameters
+            )
             yield Contents(found.position, self._batches(cursor, found.fields))
 
     def _batches(self, cursor: sqlite3.Cursor, fields: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """Arrow's types and values in SQLite, and back."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from headwater.errors import RowRefused, StoreRefused
 from headwater.sinks.rows.nested import is_nested
 from headwater.sinks.rows.sql_literals import from_texts, to_texts
-from headwater.sinks.sql_positions import without
+from headwater.sinks.selection import Dialect
+from headwater.sinks.sql_positions import quoted, without
 
 
 def column_type(field: pa.Field) -> str:
@@ -75,3 +76,11 @@ def _is_text(type_: pa.DataType) -> bool:
         or pa.types.is_time(type_)
         or is_nested(type_)
     )
+
+
+def _parameter(value: pa.Array, parameters: list[Any]) -> str:
+    parameters += to_stored(value)
+    return "?"
+
+
+DIALECT: Final = Dialect("SQLite", quoted, _parameter, pa.types.is_decimal)

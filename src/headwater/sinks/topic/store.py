@@ -4,23 +4,15 @@ A table shows the newest state, a topic the changelog: every row of a batch is a
 also those that a later row of the same batch changes. `read` folds the topic to the rows of a
 table.
 
-The state of a version (transactional_positions.py) is stored in `__headwater_positions`:
-
-    key     /topic/<topic>
-    value   {"owner", "target", "version", "key", "value", "position", "ends", "fields"}
-
-`ends` are the topic's offsets behind the batch, so that a reader finds exactly the rows of the
-position while writing continues. Version 1 has the target's name, N has `<name>.v<N>`.
+The state of a version (version_state.py) is stored in the same transaction as its records.
 """
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,13 +32,12 @@ from headwater.sinks.contract import (
     Target,
     Version,
     Writer,
-    fields_from_text,
-    fields_to_text,
     is_applied,
-    offsets_from,
 )
 from headwater.sinks.rows.schema_evolution import evolved, fitted, plain
 from headwater.sinks.settings import SinkSettings
+from headwater.sinks.topic import history
+from headwater.sinks.topic.history import Moment
 from headwater.sinks.topic.records import (
     Form,
     RecordBuilder,
@@ -58,7 +49,12 @@ from headwater.sinks.topic.transactional_positions import (
     Ends,
     TransactionalPositions,
     as_sink_errors,
-    read_positions,
+)
+from headwater.sinks.topic.version_state import (
+    VersionState,
+    key_of,
+    stored_versions,
+    topic_of,
 )
 
 # Of the topic, when it is created.
@@ -69,60 +65,16 @@ _CONFIGS: Final = (
 OPTIONS: Final = ()
 TARGET_OPTIONS: Final = ("value", "partitions", "compression", *_CONFIGS)
 
-_KEYS: Final = b"/topic/"
 _PATIENCE_S: Final = 10.0  # the pipeline retries, and reports it meanwhile
 _FOLDED_ROWS: Final = (
     1 << 20
 )  # of a partition, buffered before they are reduced to the last of each key
 
 
-@dataclass(frozen=True, slots=True)
-class _VersionState:
-    """The stored state of a version."""
-
-    owner: str
-    target: str
-    version: int
-    key: tuple[str, ...]
-    value: str
-    fields: pa.Schema
-    position: Position | None = None
-    ends: Mapping[int, int] = dataclasses.field(default_factory=dict)
-
-    def to_json(self) -> bytes:
-        position = self.position
-        return orjson.dumps(
-            {
-                "owner": self.owner,
-                "target": self.target,
-                "version": self.version,
-                "key": self.key,
-                "value": self.value,
-                "position": None if position is None else dataclasses.asdict(position),
-                "ends": self.ends,
-                "fields": fields_to_text(self.fields),
-            },
-            option=orjson.OPT_NON_STR_KEYS,
-        )
-
-    @classmethod
-    def from_json(cls, stored: bytes) -> "_VersionState":
-        read: dict[str, Any] = orjson.loads(stored)
-        at = read["position"]
-        return cls(
-            read["owner"],
-            read["target"],
-            read["version"],
-            tuple(read["key"]),
-            read["value"],
-            fields_from_text(read["fields"]),
-            None if at is None else Position(at["query"], at["batch"], offsets_from(at["offsets"])),
-            {int(partition): end for partition, end in read["ends"].items()},
-        )
-
-
 class TopicStore(Store):
     """One target's topics, one for each version."""
+
+    can_promote = False
 
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         self.target = target
@@ -187,13 +139,23 @@ class TopicStore(Store):
         with as_sink_errors(), self.fetcher() as fetcher:
             yield Contents(state.position, self._rows(fetcher, state))
 
-    def _stored(self, version: int) -> _VersionState:
+    @contextmanager
+    def read_as_of(self, version: int, at: Moment) -> Iterator[Contents]:
+        """The rows that the topic had after its last batch up to that moment; without a position.
+        Raises StoreRefused if the topic no longer has its whole history.
+        """
+        state = self._stored(version)
+        with as_sink_errors(), self.fetcher() as fetcher:
+            ends = history.ends_at(fetcher, self.log, self.topic(version), state.ends, at)
+            yield Contents(None, self._rows(fetcher, dataclasses.replace(state, ends=ends)))
+
+    def _stored(self, version: int) -> VersionState:
         state = self._states().get(version)
         if state is None or state.owner != self.target.owner:
             raise StoreRefused(f"{self.target.name} has no version {version}")
         return state
 
-    def _rows(self, fetcher: Fetcher, state: _VersionState) -> Iterator[pa.RecordBatch]:
+    def _rows(self, fetcher: Fetcher, state: VersionState) -> Iterator[pa.RecordBatch]:
         columns = ["key", *self.form.record_columns(state.fields)]
         for records in self.records(fetcher, state.version, state.ends, columns):
             rows = records.filter(pc.is_valid(records["value"])) if self.target.key else records
@@ -231,20 +193,14 @@ class TopicStore(Store):
         )
 
     def topic(self, version: int) -> str:
-        name = self.target.name
-        return name if version == 1 else f"{name}.v{version}"
+        return topic_of(self.target.name, version)
 
-    def _states(self) -> dict[int, _VersionState]:
+    def _states(self) -> dict[int, VersionState]:
         """Of this target's versions, of any owner."""
-        found = read_positions(self.log, patience_s=_PATIENCE_S)
-        states = [
-            _VersionState.from_json(stored)
-            for key, stored in found.items()
-            if key.startswith(_KEYS)
-        ]
+        states = stored_versions(self.log, patience_s=_PATIENCE_S)
         return {state.version: state for state in states if state.target == self.target.name}
 
-    def _check(self, version: int, state: _VersionState | None) -> None:
+    def _check(self, version: int, state: VersionState | None) -> None:
         """Raises StoreRefused if the topic has another owner or format."""
         topic = self.topic(version)
         if state is None:
@@ -280,7 +236,7 @@ class TopicStore(Store):
 
 def names_of(topic: str) -> tuple[str, bytes]:
     """The transactional id of the topic's writer, and the key of its stored state."""
-    return f"headwater-topic-{topic}", _KEYS + topic.encode()
+    return f"headwater-topic-{topic}", key_of(topic)
 
 
 class TopicWriter(Writer):
@@ -295,12 +251,12 @@ class TopicWriter(Writer):
             stored = self._transactions.position
             if stored is None:
                 target = store.target
-                self._state = _VersionState(
+                self._state = VersionState(
                     target.owner, target.name, version, target.key, self._form.name, fields
                 )
                 self._commit({}, None, fields)
             else:
-                self._state = _VersionState.from_json(stored)
+                self._state = VersionState.from_json(stored)
                 if (self._state.target, self._state.version) != (store.target.name, version):
                     raise StoreRefused(
                         f"topic {self._topic} is version {self._state.version} of"
