@@ -1,0 +1,1 @@
+"""Databases of event stores behind one contract (session.py): SQLite and PostgreSQL."""
