@@ -98,8 +98,8 @@ def test_of_a_real_log(broker_address, codec):
     start = source.latestOffset({}, ReadMaxRows(1_000_000))
     sizes = []
     while (end := source.latestOffset(start, ReadMaxRows(1_000_000))) != start:
-        (stretch,) = source.partitions(start, end)
-        sizes.append(sum(batch.nbytes for batch in source.read(stretch)))
+        (offset_range,) = source.partitions(start, end)
+        sizes.append(sum(batch.nbytes for batch in source.read(offset_range)))
         start = json.loads(json.dumps(end))
     assert start == {topic: {"0": 3_000}}
     assert max(sizes) <= 4_200_000

@@ -14,6 +14,9 @@ from support.pipelines.project import Project, wait_for
 
 from headwater.inspect.pipelines import verify_captured_topic
 from headwater.pipelines.verification.stores import verify
+from headwater.schema_lookup.lookup import SchemaLookup
+from headwater.schema_lookup.sources import TopicSource
+from headwater.settings import ClientSettings
 
 # Of PostgreSQL: the type, values besides NULL, and when a value is the same in both tables.
 SAME_TEXT = "s.{0}::text IS NOT DISTINCT FROM c.{0}::text"
@@ -117,7 +120,7 @@ def test_all_types_of_postgres_are_in_the_store_as_they_are(project, name, postg
     postgres.run(f"CREATE TABLE source (id int PRIMARY KEY, {declared})")
     rows = max(len(values) for _, values, _ in COLUMNS.values())
     for row in range(rows):
-        values = [each[row] if row < len(each) else "NULL" for _, each, _ in COLUMNS.values()]
+        values = [values[row] if row < len(values) else "NULL" for _, values, _ in COLUMNS.values()]
         postgres.run(f"INSERT INTO source VALUES ({row}, {', '.join(values)})")
     project.section(f'[sink.pg]\nkind = "postgres"\nurl = "{postgres.url}"')
     copying(project, f"{name}.public.source", "pg", "types", bad_rows="dead-letter")
@@ -135,9 +138,9 @@ def test_all_types_of_postgres_are_in_the_store_as_they_are(project, name, postg
         with project.running(spark, "types"):
             wait_for(lambda: 2000 in _ids(postgres), "the last row in the store")
     rejected = read(project.bootstrap, f"{name}.public.source.dlq")
-    assert [each.value["after"]["id"] for each in rejected] == [1000, 1001]
+    assert [record.value["after"]["id"] for record in rejected] == [1000, 1001]
     refused = read(project.bootstrap, "types.dlq")
-    assert sorted(each.value["id"] for each in refused) == [1002, 1003, 1004]
+    assert sorted(record.value["id"] for record in refused) == [1002, 1003, 1004]
     assert _ids(postgres) == {*range(rows), *range(100, 100 + rows), 2000}
     for column, (_, _, is_same) in COLUMNS.items():
         same = is_same.format(f'"{column}"')
@@ -215,8 +218,8 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
             expected = sorted(postgres.run("SELECT id, c, d FROM t"))
 
             def is_same() -> bool:
-                known = {column for _, column, *_ in project.rows("PRAGMA table_info(copy)")}
-                return {"c", "d"} <= known and (
+                columns = {column for _, column, *_ in project.rows("PRAGMA table_info(copy)")}
+                return {"c", "d"} <= columns and (
                     sorted(project.rows("SELECT id, c, d FROM copy")) == expected
                 )
 
@@ -225,11 +228,11 @@ def test_columns_come_and_go_while_rows_do(project, name, postgres, spark):
             changes = 4 * 60 + 50 + 90
             wait_for(lambda: project.rows("SELECT sum(n) FROM sums") == [(changes,)], "all counted")
             assert runner.errors() == []
-        for each in project.pipelines(spark, "copy", "sums"):
-            assert verify(each, each.flow().writes[0].name).is_equal
+        for pipeline in project.pipelines(spark, "copy", "sums"):
+            assert verify(pipeline, pipeline.flow().writes[0].name).is_equal
 
 
-def test_a_table_is_emptied_dropped_and_made_anew(project, name, postgres, spark):
+def test_a_table_is_truncated_dropped_and_recreated(project, name, postgres, spark):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY, a int)")
     postgres.run("INSERT INTO t SELECT n, n FROM generate_series(1, 20) n")
     copying(project, f"{name}.public.t")
@@ -264,7 +267,7 @@ def test_a_captured_topic_is_proven(project, name, postgres, spark):
         chosen = random.Random(1)
         connection = postgres.connect()
         connection.autocommit = True
-        while not stop.is_set():
+        while not stop.wait(0.005):
             key = chosen.randrange(1, 600)
             statements = [
                 f"UPDATE t SET a = a + 1, s = s || 'y' WHERE id = {key}",
@@ -292,7 +295,7 @@ def test_a_captured_topic_is_proven(project, name, postgres, spark):
             event = json.dumps({**image, "op": op, "source": {}}).encode()
             project.produce_bytes(topic, event, json.dumps({"id": row["id"]}).encode())
         verdict = verify_captured_topic(project.config(), spark, topic)
-        found = {each.key["id"]: each for each in verdict.differences}
+        found = {difference.key["id"]: difference for difference in verdict.differences}
         assert set(found) == {9000, 9001, 9002}
         assert found[9000].stored is None
         assert found[9001].derived is None
@@ -300,4 +303,51 @@ def test_a_captured_topic_is_proven(project, name, postgres, spark):
 
 
 def _of(project: Project, topic: str, id_: int) -> list:
-    return [each for each in read(project.bootstrap, topic) if each.key == {"id": id_}]
+    return [record for record in read(project.bootstrap, topic) if record.key == {"id": id_}]
+
+
+def test_avro_of_a_capture_gives_the_same_tables_and_verifies(project, name, postgres, spark):
+    """One pipeline takes its columns from the capture, the other from the schema registry."""
+    postgres.run(
+        "CREATE TABLE t (id int PRIMARY KEY, n numeric(12,4), at timestamptz, d date, f float8)"
+    )
+    postgres.run(
+        "INSERT INTO t SELECT n, n / 8.0, '2026-02-28 13:14:15+01', '2026-02-28', 'NaN'"
+        " FROM generate_series(1, 20) n"
+    )
+    topic = f"{name}.public.t"
+    project.section(f'[sink.pg]\nkind = "postgres"\nurl = "{postgres.url}"')
+    for pipeline, given in (("plain", ""), ("registered", ', value="avro"')):
+        body = f'flow.write(flow.changes("{topic}"{given}), to="pg", table="{pipeline}", key="id")'
+        project.pipeline(pipeline, body)
+    with captured(project, postgres.url, name, format="avro", tables=["public.t"]) as capture:
+        capture.wait_for_copies("public.t")
+        postgres.run("ALTER TABLE t ADD COLUMN note text")
+        postgres.run("UPDATE t SET n = 1.5 WHERE id <= 5")
+        postgres.run("DELETE FROM t WHERE id = 20")
+        wait_for(lambda: "d" in [record.op for record in _framed(project, topic)], "the delete")
+        with project.running(spark, "plain", "registered"):
+            for table in ("plain", "registered"):
+                wait_for(lambda table=table: _rows(postgres, table) == _rows(postgres, "t"), table)
+        assert _rows(postgres, "plain")[0][1:4] == _rows(postgres, "t")[0][1:4]
+        assert verify_captured_topic(project.config(), spark, topic).is_equal
+        for pipeline in project.pipelines(spark, "plain", "registered"):
+            assert verify(pipeline, pipeline.flow().writes[0].name).is_equal
+
+
+def _rows(database: Database, table: str) -> list[tuple]:
+    if database.run(f"SELECT to_regclass('{table}')")[0][0] is None:
+        return []
+    return sorted(database.run(f"SELECT id, n, at, d, f::text FROM {table}"))
+
+
+def _framed(project: Project, topic: str) -> list:
+    lookup = SchemaLookup(TopicSource(project.bootstrap, ClientSettings()))
+    try:
+        return read(
+            project.bootstrap,
+            topic,
+            decode=lambda data: None if data is None else lookup.decode(data).value,
+        )
+    finally:
+        lookup.close()

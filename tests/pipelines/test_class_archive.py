@@ -31,6 +31,7 @@ def test_without_an_archive_nothing_is_asked_of_java(tmp_path, monkeypatch) -> N
 @long  # a minute; without an archive Spark only starts later
 def test_an_archive_is_made_and_used(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")  # Java would report it on stderr
     archive = make_archive()
     result = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=240

@@ -60,7 +60,7 @@ def test_changes_that_have_an_order_are_taken(flow_of, frame):
         ('windows.withColumn("name", F.upper("name"))', "name"),
     ],
 )
-def test_a_key_that_does_not_tell_windows_apart_is_refused(flow_of, frame, key):
+def test_a_key_that_does_not_distinguish_windows_is_refused(flow_of, frame, key):
     with pytest.raises(PipelineError, match="does not distinguish windows"):
         flow_of(f'flow.write({frame}, to="cache", table="t", key="{key}")')
 
@@ -78,7 +78,7 @@ def test_a_key_that_does_not_tell_windows_apart_is_refused(flow_of, frame, key):
         ("windows", []),
     ],
 )
-def test_a_key_that_tells_windows_apart_is_taken(flow_of, frame, key):
+def test_a_key_that_distinguishes_windows_is_taken(flow_of, frame, key):
     assert len(flow_of(f'flow.write({frame}, to="cache", table="t", key={key})').writes) == 1
 
 

@@ -50,6 +50,25 @@ def test_results_are_bounded_by_half_of_the_drivers_memory(memory, results) -> N
     assert session._half(memory) == results
 
 
+def test_workers_are_forked_with_their_imports_done(spark) -> None:
+    def origin(batches):
+        import os
+        import sys
+        from pathlib import Path
+
+        import pyarrow as pa
+
+        parent = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
+        for _ in batches:
+            yield pa.record_batch({"parent": [" ".join(parent)], "numba": ["numba" in sys.modules]})
+
+    (row,) = (
+        spark.range(1, numPartitions=1).mapInArrow(origin, "parent string, numba boolean").collect()
+    )
+    assert "-m headwater.pipelines.worker_daemon pyspark.worker" in row.parent
+    assert row.numba
+
+
 def test_workers_run_the_python_of_the_driver(spark) -> None:
     def name_of_python(batches):
         import pyarrow as pa
@@ -158,7 +177,8 @@ def test_works_without_a_java_on_the_machine(tmp_path) -> None:
     for tool in ("bash", "dirname", "ps", "sh", "env", "chmod", "uname", "cat", "head", "tr", "rm"):
         if found := shutil.which(tool):
             (tmp_path / tool).symlink_to(found)
-    environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {
+    not_there = ("JAVA_HOME", "JAVA_TOOL_OPTIONS")  # Java would report the second on stderr
+    environment = {k: v for k, v in os.environ.items() if k not in not_there} | {
         "PATH": str(tmp_path)
     }
     code = (

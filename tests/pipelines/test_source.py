@@ -1,4 +1,4 @@
-"""The log as DataFrames, on a broker of ours; what is there is known from what was written."""
+"""The log as DataFrames, on a broker of ours; the expectation is what was written."""
 
 import json
 import subprocess
@@ -189,8 +189,8 @@ def test_new_partitions_and_topics_are_found_and_read_from_their_start(
 ) -> None:
     prefix = f"many-{uuid4().hex[:6]}"
     first, second = f"{prefix}-1", f"{prefix}-2"
-    nobody = ClientSettings()
-    ensure_topics(broker_address, nobody, [NewTopic(first, 1, {})])
+    anonymous = ClientSettings()
+    ensure_topics(broker_address, anonymous, [NewTopic(first, 1, {})])
     stream = Stream(spark, broker_address, tmp_path, pattern=f"{prefix}-.*", start="latest")
     query = stream.start()
     try:
@@ -200,7 +200,7 @@ def test_new_partitions_and_topics_are_found_and_read_from_their_start(
         admin = AdminClient({"bootstrap.servers": broker_address})
         for future in admin.create_partitions([NewPartitions(first, 2)]).values():
             future.result()
-        ensure_topics(broker_address, nobody, [NewTopic(second, 1, {})])
+        ensure_topics(broker_address, anonymous, [NewTopic(second, 1, {})])
         write(broker_address, first, numbers(3, 6), 1)
         write(broker_address, second, numbers(6, 9))
         stream.waits_for(9)
@@ -239,7 +239,7 @@ def test_a_micro_batch_that_failed_is_repeated_with_the_same_records(
     write(broker_address, topic, numbers(9, 15))
     with pytest.raises(Exception, match="no store"):
         broken.run()
-    make_anew(broker_address, topic)
+    recreate(broker_address, topic)
     write(broker_address, topic, numbers(20, 22))
     with pytest.raises(Exception, match="offset 14 was to be read, the log ends at 2"):
         stream.run()
@@ -247,7 +247,7 @@ def test_a_micro_batch_that_failed_is_repeated_with_the_same_records(
     assert stream.values() == sorted(numbers(0, 9) + numbers(20, 22))
 
 
-def make_anew(address: str, topic: str) -> None:
+def recreate(address: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.delete_topics([topic]).values():
         future.result()
@@ -260,7 +260,7 @@ def delete_before(address: str, topic: str, offset: int) -> None:
         future.result()
 
 
-def test_records_that_retention_took_are_an_error_unless_told_otherwise(
+def test_records_that_retention_took_are_an_error_unless_the_options_allow_it(
     spark, broker_address, tmp_path
 ) -> None:
     topic = new_topic(broker_address, 1)
@@ -275,13 +275,13 @@ def test_records_that_retention_took_are_an_error_unless_told_otherwise(
     assert stream.values() == sorted(numbers(0, 5) + numbers(12, 20))
 
 
-def test_a_topic_made_anew_is_an_error_unless_told_otherwise(
+def test_a_recreated_topic_is_an_error_unless_the_options_allow_it(
     spark, broker_address, tmp_path
 ) -> None:
     topic = new_topic(broker_address, 1)
     write(broker_address, topic, numbers(0, 9))
     stream = Stream(spark, broker_address, tmp_path, topic=topic).run()
-    make_anew(broker_address, topic)
+    recreate(broker_address, topic)
     write(broker_address, topic, numbers(20, 23))
     stream.start(available_now=True)
     with pytest.raises(Exception, match="offset 9 was to be read, the log ends at 3"):
@@ -292,7 +292,7 @@ def test_a_topic_made_anew_is_an_error_unless_told_otherwise(
     assert stream.values() == sorted(numbers(0, 9) + numbers(20, 25))
 
 
-def test_mistakes_are_told_without_a_traceback(spark, broker_address) -> None:
+def test_mistakes_are_reported_without_a_traceback(spark, broker_address) -> None:
     with pytest.raises(Exception, match="there is no topic nowhere") as failed:
         read(spark, broker_address, topic="nowhere").count()
     assert "Traceback" not in str(failed.value)

@@ -7,9 +7,11 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from support.client.written import new_topic
 
+from headwater.client.erasing import erase_records
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.pipelines.publishing.dead_letters import counts
 from headwater.settings import ClientSettings
@@ -54,6 +56,22 @@ def test_every_type_of_spark(spark, broker_address) -> None:
     assert first["inner"] == {"deep": [[1], []]}
     assert (deleted["id"], deleted["_op"], deleted["price"]) == (1, "d", None)
     assert deleted["_position"] == {"topic": topic, "partition": 0, "offset": 1}
+
+
+def test_erased_records_are_skipped(spark, broker_address) -> None:
+    """Whatever is done with bad records, they are none."""
+    topic = new_topic(broker_address, 1)
+    records = [(b'{"id": %d}' % n, b'{"id": %d, "name": "alice"}' % n) for n in range(6)]
+    write(broker_address, topic, records)
+    erase_records(broker_address, LOGIN, {(topic, 0): [0, 3, 5]})
+    for on_bad in ("fail", "dead-letter"):
+        options = {"on_bad": on_bad, "name": "erased"}
+        frame = reader(spark, broker_address, topic, "id long, name string", **options).load()
+        assert sorted(row.id for row in frame.collect()) == [1, 2, 4]
+    assert (
+        topic + ".dlq"
+        not in AdminClient({"bootstrap.servers": broker_address}).list_topics(timeout=30).topics
+    )
 
 
 def dead_letters(address: str, topic: str) -> list[tuple[int, bytes]]:
@@ -103,3 +121,54 @@ def test_without_dead_letters_the_query_fails_and_names_the_record(spark, broker
     with pytest.raises(PySparkException, match='offset 1: field id: expected an integer, got "x"'):
         frame.load().collect()
     assert frame.option("on_bad", "skip").load().count() == 1
+
+
+def test_avro_has_its_columns_and_schemas_from_the_registry(spark, broker_address) -> None:
+    """Values of two versions: the columns are those of the last one."""
+    from headwater.pipelines.reading import LiveReader
+    from headwater.pipelines.settings import PipelineSettings
+    from headwater.schemas.registry.registry import Registry
+    from headwater.schemas.schema import Schema
+    from headwater.schemas.wire_format import framed
+    from headwater.sinks.contract import Log
+
+    topic = new_topic(broker_address, 1)
+    registry = Registry(broker_address, LOGIN)
+    registry.open()
+    head = '{"type":"record","name":"R","fields":[{"name":"id","type":"long"}'
+    note = ',{"name":"note","type":["null","string"],"default":null}'
+    first = registry.register(f"{topic}-value", Schema(head + "]}")).id
+    second = registry.register(f"{topic}-value", Schema(head + note + "]}")).id
+    registry.close()
+    values = [framed(first, b"\x02"), framed(second, b"\x04\x02\x02x"), framed(second, b"\x06\x00")]
+    write(broker_address, topic, [(None, value) for value in values])
+    reader = LiveReader(
+        spark, Log(broker_address), PipelineSettings(name="registered", file="x.py")
+    )
+    frame = reader.table(topic, None, "avro", {"key": "id"})
+    rows = {(row["id"], row["note"]) for row in frame.select("id", "note").collect()}
+    assert rows == {(1, None), (2, "x"), (3, None)}
+
+
+def test_protobuf_has_its_columns_and_schemas_from_the_registry(spark, broker_address) -> None:
+    from headwater.pipelines.reading import LiveReader
+    from headwater.pipelines.settings import PipelineSettings
+    from headwater.schemas.registry.registry import Registry
+    from headwater.schemas.schema import PROTOBUF, Schema
+    from headwater.schemas.wire_format import framed
+    from headwater.sinks.contract import Log
+
+    topic = new_topic(broker_address, 1)
+    registry = Registry(broker_address, LOGIN)
+    registry.open()
+    text = (
+        'syntax = "proto3"; message R { int64 id = 1; repeated string notes = 2; uint64 big = 3; }'
+    )
+    schema_id = registry.register(f"{topic}-value", Schema(text, PROTOBUF)).id
+    registry.close()
+    values = [b"\x00\x08\x01", b"\x00\x08\x02\x12\x01x\x18\x05"]
+    write(broker_address, topic, [(None, framed(schema_id, value)) for value in values])
+    reader = LiveReader(spark, Log(broker_address), PipelineSettings(name="messages", file="x.py"))
+    frame = reader.table(topic, None, "protobuf", {"key": "id"})
+    rows = {(row["id"], tuple(row["notes"]), int(row["big"])) for row in frame.collect()}
+    assert rows == {(1, (), 0), (2, ("x",), 5)}

@@ -94,13 +94,13 @@ def test_rows_are_shared_by_what_is_there() -> None:
     }
 
 
-def test_bytes_are_bounded_and_nobody_starves() -> None:
+def test_bytes_are_bounded_and_no_partition_starves() -> None:
     found = admit({A: 0, C: 0}, {A: 1_000_000, C: 5}, 1 << 40, 1_000_000, size_of)
     assert found[C] == 1
     assert 9_000 <= found[A] <= 10_000
 
 
-def test_a_long_stretch_is_split_in_order() -> None:
+def test_a_long_offset_range_is_split_in_order() -> None:
     assert split("t", 0, 5, 5) == []
     assert [part.value for part in split("t", 0, 5, 9)] == [("t", 0, 5, 9)]
     parts = split("t", 1, 3, 1_700_000)

@@ -1,4 +1,4 @@
-"""Rows that tell how far a partition has been read: true when planned, the same when run again."""
+"""Rows that report how far a partition is read: true when planned, the same when run again."""
 
 import json
 
@@ -36,43 +36,45 @@ def produce(bootstrap, partition, *ids):
     producer.flush()
 
 
-def told_by(source, stretch):
-    return [row for batch in source.read(stretch) for row in batch.to_pylist()]
+def rows_read(source, offset_range):
+    return [row for batch in source.read(offset_range) for row in batch.to_pylist()]
 
 
-def told(source, start, end):
+def progress_rows(source, start, end):
     """Of each partition: its ids, and what its last row says."""
     found = {}
-    for stretch in source.partitions(start, end):
-        rows = told_by(source, stretch)
+    for offset_range in source.partitions(start, end):
+        rows = rows_read(source, offset_range)
         assert rows[-1]["id"] is None
-        assert rows[-1]["_position"]["partition"] == stretch.partition
-        found[stretch.partition] = [row["id"] for row in rows[:-1]], rows[-1]["_op"]
+        assert rows[-1]["_position"]["partition"] == offset_range.partition
+        found[offset_range.partition] = [row["id"] for row in rows[:-1]], rows[-1]["_op"]
     return found
 
 
-def test_every_partition_tells_how_far_it_was_read_also_when_run_again(bootstrap):
+def test_every_partition_reports_how_far_it_was_read_also_when_run_again(bootstrap):
     produce(bootstrap, 0, 1, 2, 3, 4)
     source = reader(bootstrap, max_rows="2")
     limit = ReadMaxRows(2)
     begun = source.latestOffset({}, limit)
-    assert told(source, {}, begun) == {0: ([], READ_TO_HERE), 1: ([], READ_TO_END)}
+    assert progress_rows(source, {}, begun) == {0: ([], READ_TO_HERE), 1: ([], READ_TO_END)}
     first = source.latestOffset(begun, limit)
     expected = {0: ([1, 2], READ_TO_HERE), 1: ([], READ_TO_END)}
-    assert told(source, begun, first) == expected
+    assert progress_rows(source, begun, first) == expected
     second = source.latestOffset(first, limit)
     at_end = {0: ([3, 4], READ_TO_END), 1: ([], READ_TO_END)}
-    assert told(source, first, second) == at_end
+    assert progress_rows(source, first, second) == at_end
     assert source.latestOffset(second, limit) == second  # nothing new: no micro-batch
     produce(bootstrap, 0, 5)
     produce(bootstrap, 1, 6)
     again = reader(bootstrap, max_rows="2")  # after a crash, when the log has grown
-    assert told(again, first, second) == at_end
+    assert progress_rows(again, first, second) == at_end
     third = again.latestOffset(second, limit)
-    assert told(again, second, third) == {0: ([5], READ_TO_END), 1: ([6], READ_TO_END)}
+    assert progress_rows(again, second, third) == {0: ([5], READ_TO_END), 1: ([6], READ_TO_END)}
     plain = reader(bootstrap, progress="false", max_rows="2")  # without the option nothing is added
     begun = plain.latestOffset({}, limit)
     end = plain.latestOffset(begun, limit)
     assert end == {TOPIC: {"0": 1, "1": 1}}
-    rows = [row for partition in plain.partitions(begun, end) for row in told_by(plain, partition)]
+    rows = [
+        row for partition in plain.partitions(begun, end) for row in rows_read(plain, partition)
+    ]
     assert [row["id"] for row in rows] == [1, 6]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -21,13 +22,15 @@ from headwater.pipelines.plans import (
     Node,
     comes_from,
     disorders_rows,
+    first_column_id,
     gives_op,
     plan_of,
     reads_alias,
+    source_options_of,
     streams_of,
 )
-from headwater.pipelines.position import POSITION
-from headwater.sinks.contract import OP, Log
+from headwater.pipelines.position import CHANGING, FINAL, POSITION, RESULTS
+from headwater.sinks.contract import OP
 from headwater.sinks.settings import SinkSettings
 from headwater.spelling import nearest
 
@@ -36,7 +39,7 @@ WRITTEN: Final = "headwater.written"  # in the metadata of `_op`: "u" is any val
 STORED_OP: Final = "op"  # `_op` where all rows are added
 TOPICS: Final = "topic"  # the sink that needs no section: a topic of the log itself
 _TABLE: Final = "a topic by flow.table, as it is now"
-_TABLE_MARK: Final = "headwater_table"  # in Spark's plans
+TABLE_MARK: Final = "headwater_table"  # in Spark's plans
 _READ: Final = "_headwater_read"
 _MODES: Final = ("append", "update")
 
@@ -60,6 +63,7 @@ class Write:
     operators: tuple[Built, ...] = ()  # that its rows pass
     not_from_log: str = ""  # what else its rows depend on, so that they cannot be derived again
     rows_of: Callable[[str], bool] = lambda _: True  # whether a topic's rows go into it, as rows
+    steps: Callable[[], Mapping[str, Any]] | None = None  # of a view (views/plan_steps.py)
 
     @property
     def name(self) -> str:
@@ -69,10 +73,17 @@ class Write:
         return _is_among(self.topics, self.patterns, topic)
 
 
-class Reader(Protocol):
-    """How a flow reads the log: as a stream, or bounded by a position."""
+@dataclass(frozen=True)
+class DerivedTopic:
+    """A topic that a view or another pipeline writes: how its records are read."""
 
-    log: Log
+    name: str
+    schema: Schema
+    value: str
+
+
+class Reader(Protocol):
+    """How a flow reads the log: as a stream, bounded by a position, or rows of a test instead."""
 
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
@@ -86,6 +97,16 @@ class Reader(Protocol):
 
     def key_of(self, topic: str, options: Mapping[str, str]) -> tuple[str, ...]:
         """From the options, else that of a captured table."""
+        ...
+
+    def cleanup_policy(self, topic: str) -> str:
+        """Of the topic: "delete", "compact", or both."""
+        ...
+
+    def derived_topic(self, view: str, topic: str | None) -> DerivedTopic:
+        """That has every change of the view; `topic` chooses one of several. Raises PipelineError
+        if there is none.
+        """
         ...
 
 
@@ -102,6 +123,9 @@ class TopicRead:
     options: Mapping[str, str]  # with `key` if one was given
 
 
+_reads: Final[WeakValueDictionary[int, TopicRead]] = WeakValueDictionary()
+
+
 def read_of(frame: DataFrame) -> TopicRead | None:
     """None if the frame is not exactly one that the flow has returned."""
     found = vars(frame).get(_READ)
@@ -110,7 +134,15 @@ def read_of(frame: DataFrame) -> TopicRead | None:
 
 def _standing_for(frame: DataFrame, read: TopicRead) -> DataFrame:
     setattr(frame, _READ, read)
+    _reads[first_column_id(frame)] = read
     return frame
+
+
+def read_at(column_id: int) -> TopicRead | None:
+    """The read whose frame has this id of Spark's for its first column: of frames that users derive
+    from it. None if its flow is no longer used.
+    """
+    return _reads.get(column_id)
 
 
 @dataclass
@@ -120,9 +152,11 @@ class Flow:
     spark: SparkSession
     name: str
     reader: Reader
-    sinks: Mapping[str, SinkSettings]
+    sinks: Mapping[str, SinkSettings] | None  # None: any name is one, as in tests
     writes: list[Write] = field(default_factory=list)
+    reads: list[TopicRead] = field(default_factory=list)
     unrepeatable: Sequence[str] = ()  # operators by which results depend on when they were derived
+    now_us: int | None = None  # the time of a bounded run, instead of the clock's
 
     def changes(
         self,
@@ -142,7 +176,8 @@ class Flow:
 
         The columns of a captured table are read from its capture; of any other topic `schema` has
         them (Spark's DDL, "id bigint, total decimal(10,2)"), and `value` their format: json (the
-        default), debezium, avro, protobuf, or bytes (key and value as they are). Instead of a
+        default), debezium, avro, protobuf, or bytes (key and value as they are). Columns of avro
+        and protobuf are those of the schema registry, if no schema is given. Instead of a
         topic (or several, with commas), `pattern` is a regular expression for whole names; topics
         that appear later are read from their first record.
         """
@@ -154,7 +189,22 @@ class Flow:
         given = dict(options or {}) | ({"pattern": pattern} if pattern is not None else {})
         kind = _kind(schema, value)
         frame = self.reader.changes(topic or "", schema, kind, given)
-        return _standing_for(frame, TopicRead(self.reader, topic or "", schema, kind, given))
+        self.reads.append(TopicRead(self.reader, topic or "", schema, kind, given))
+        return _standing_for(frame, self.reads[-1])
+
+    def changes_of(self, view: str, *, topic: str | None = None) -> DataFrame:
+        """The changes of a view that is written into a topic, or of a pipeline that writes one, as
+        `changes` has them: the columns of its rows, `_op`, `_at` and `_position`.
+
+        Each change is an event: it is there once, whatever comes later. `_op` is "u" for a row that
+        is new or has changed, and "d" for one that has left the result, which has the columns of
+        the key only; with `value = "debezium"` among the view's options new rows have "c". `topic`
+        chooses one, if there are several.
+        """
+        found = self.reader.derived_topic(view, topic)
+        frame = self.reader.changes(found.name, found.schema, found.value, {})
+        self.reads.append(TopicRead(self.reader, found.name, found.schema, found.value, {}))
+        return frame.withMetadata(OP, {WRITTEN: True})
 
     def table(
         self,
@@ -173,8 +223,9 @@ class Flow:
         """
         given = dict(options or {}) | {"key": ",".join(_names(key))}
         kind = _kind(schema, value)
-        frame = self.reader.table(topic, schema, kind, given).alias(_TABLE_MARK)
-        return _standing_for(frame, TopicRead(self.reader, topic, schema, kind, given))
+        frame = self.reader.table(topic, schema, kind, given).alias(TABLE_MARK)
+        self.reads.append(TopicRead(self.reader, topic, schema, kind, given))
+        return _standing_for(frame, self.reads[-1])
 
     def write(
         self,
@@ -222,7 +273,9 @@ class Flow:
         if keys and OP not in columns and not ignore_deletes:
             self._check_deletes(plan, table)
         if keys and POSITION not in columns:
-            self._check_order(frame, plan, table, keys)
+            self._check_order(frame, plan, table)
+        if keys and (POSITION not in columns or has_results(frame)):
+            self._check_windows(frame, plan, table, keys)
         if not keys and OP in columns:
             is_free = STORED_OP not in columns
             frame = frame.withColumnRenamed(OP, STORED_OP) if is_free else frame.drop(OP)
@@ -238,13 +291,13 @@ class Flow:
                 topics,
                 patterns,
                 operators_in(plan),
-                _TABLE if reads_alias(plan, _TABLE_MARK) else "",
+                _TABLE if reads_alias(plan, TABLE_MARK) else "",
                 partial(_is_among, *_topics(streams_of(plan, inputs_with_rows))),
             )
         )
 
     def _check_sink(self, to: str) -> None:
-        if to in self.sinks or to == TOPICS:
+        if self.sinks is None or to in self.sinks or to == TOPICS:
             return
         meant = nearest(to, (*self.sinks, TOPICS))
         raise PipelineError(
@@ -263,7 +316,7 @@ class Flow:
                 hint=f'select "{OP}" and "{POSITION}" too, or set ignore_deletes=True',
             )
 
-    def _check_order(self, frame: DataFrame, plan: Node, table: str, key: tuple[str, ...]) -> None:
+    def _check_order(self, frame: DataFrame, plan: Node, table: str) -> None:
         """Without `_position` rows of a key replace each other in their order of arrival, which has
         to be deterministic. (`verify` finds other cases by counting.)
         """
@@ -274,6 +327,10 @@ class Flow:
                 " of a row is undefined",
                 hint=f'select "{POSITION}" too; it is not stored',
             )
+
+    def _check_windows(
+        self, frame: DataFrame, plan: Node, table: str, key: tuple[str, ...]
+    ) -> None:
         if operators_in(plan) and comes_from(frame, key, (WINDOW_START, WINDOW_END)) is False:
             raise PipelineError(
                 f"pipeline {self.name}: the key of {table} does not distinguish windows",
@@ -302,6 +359,13 @@ def has_events(frame: DataFrame) -> bool:
     return bool(values) and all(value not in (None, "debezium") for value in values)
 
 
+def has_results(frame: DataFrame) -> bool:
+    """Whether its `_position` is that of results of windows, which is none of the log."""
+    if POSITION not in frame.columns:
+        return False
+    return (frame.schema[POSITION].metadata or {}).get(RESULTS) in (FINAL, CHANGING)
+
+
 def reads_twice(frame: DataFrame) -> bool:
     """Whether the plan reads a topic more than once, as by a union with itself."""
     read = [options.get("topic") or options.get("pattern") for _, options in _sources(frame)]
@@ -312,11 +376,10 @@ def _sources(frame: DataFrame) -> list[tuple[str, Any]]:
     """The sources of the plan, with their options."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
     found = [leaves.apply(index) for index in range(leaves.size())]
-    options = {"StreamingRelationV2": "extraOptions", "DataSourceV2Relation": "options"}
     return [
-        (leaf.nodeName(), getattr(leaf, options[leaf.nodeName()])())
+        (leaf.nodeName(), options)
         for leaf in found
-        if leaf.nodeName() in options
+        if (options := source_options_of(leaf)) is not None
     ]
 
 

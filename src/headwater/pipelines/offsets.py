@@ -1,5 +1,6 @@
 """Start and end offsets of a pipeline's topics, and the lag of a position."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
@@ -39,10 +40,12 @@ def check_derivable(settings: PipelineSettings, log: Log, topics: Iterable[str])
         fetcher.close()
 
 
-def ends_of(log: Log, topics: Iterable[str]) -> Offsets:
+def ends_of(log: Log, topics: Iterable[str], patterns: Iterable[str] = ()) -> Offsets:
     """The end offsets of the topics now, for readers of committed records."""
     fetcher = Fetcher(log.bootstrap, log.login)
     try:
+        matching = (fetcher.topics_like(re.compile(pattern)) for pattern in patterns)
+        topics = dict.fromkeys((*topics, *(name for names in matching for name in names)))
         partitions = [
             (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
         ]

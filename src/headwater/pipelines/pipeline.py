@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headwater import extras
 from headwater.errors import ConfigError, HeadwaterError, PipelineError
-from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.settings import PipelineSettings, PythonSettings, ViewSettings
 from headwater.pipelines.spark_errors import first_line, is_own
 from headwater.spelling import nearest
 
@@ -34,6 +34,10 @@ def pipeline(function: Function) -> Function:
     return function
 
 
+def is_pipeline(function: object) -> bool:
+    return callable(function) and getattr(function, _MARK, False) is True
+
+
 def load(settings: PipelineSettings, directory: Path, modules: Collection[Path] = ()) -> Function:
     """The function of [pipeline.NAME]. A relative `file` is resolved from `directory`; `modules`
     are files beside it that it imports. Raises ConfigError.
@@ -43,13 +47,18 @@ def load(settings: PipelineSettings, directory: Path, modules: Collection[Path] 
     if not file.is_file():
         raise ConfigError(
             f"pipeline {settings.name}: there is no file {file}",
-            hint=f"`file` of [pipeline.{settings.name}] is relative to the configuration file",
+            hint=f"`file` of [{section_of(settings)}] is relative to the configuration file",
         )
+    if isinstance(settings, ViewSettings):
+        from headwater.pipelines.views.view_file import view_function
+
+        return view_function(settings, directory)
     found = _pipelines_in(settings.name, file, modules)
-    wanted = settings.function or settings.name.replace("-", "_")
+    function = settings.function if isinstance(settings, PythonSettings) else None
+    wanted = function or settings.name.replace("-", "_")
     if wanted in found:
         return found[wanted]
-    if settings.function is None and len(found) == 1:
+    if function is None and len(found) == 1:
         return next(iter(found.values()))
     if not found:
         raise ConfigError(
@@ -62,6 +71,11 @@ def load(settings: PipelineSettings, directory: Path, modules: Collection[Path] 
         detail="it has " + ", ".join(found),
         hint=f'function = "{meant or next(iter(found))}" chooses one',
     )
+
+
+def section_of(settings: PipelineSettings) -> str:
+    kind = "view" if isinstance(settings, ViewSettings) else "pipeline"
+    return f"{kind}.{settings.name}"
 
 
 def _pipelines_in(name: str, file: Path, modules: Collection[Path]) -> dict[str, Function]:
@@ -85,13 +99,13 @@ def _pipelines_in(name: str, file: Path, modules: Collection[Path]) -> dict[str,
         if isinstance(why, PipelineError):  # to be fixed in that file: no retry
             why = ConfigError(why.what, detail=why.detail, hint=f"it was read from {file}")
         raise why from error
-    _pickle_by_value(module_name, file)
+    pickle_by_value(module_name, file)
     for path in modules:
-        _pickle_by_value(_name_of(path, file.parent), path)
+        pickle_by_value(_name_of(path, file.parent), path)
     return {
-        function.__name__: function
+        function.__name__: _without_bytecode()(function)  # it may import when it is called
         for function in vars(module).values()
-        if callable(function) and getattr(function, _MARK, False)
+        if is_pipeline(function)
     }
 
 
@@ -112,7 +126,7 @@ def _name_of(module: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _pickle_by_value(name: str, file: Path) -> None:
+def pickle_by_value(name: str, file: Path) -> None:
     """Also a module that is imported later, within a function: cloudpickle only needs its name in
     sys.modules.
     """

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Final, TypeAlias
 
 from headwater.pipelines.pipeline import MODULE_PREFIX, Function, load
-from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.settings import PipelineSettings, ViewSettings
 
 _RETRY_S: Final = 60.0  # for an error elsewhere: a missing topic or module
 
@@ -74,14 +74,22 @@ class PipelineFile:
         self._loaded = {path: digests.get(path, digest) for path, digest in self._seen.items()}
 
     def _read(self) -> Digests:
-        """Of the file, and of the modules beside it that it imports, directly or not."""
-        return {path: _digest(path) for path in (self.path, *_imported(self.path))}
+        """Of the file, and of those that it is made of: modules beside it that it imports, views
+        that it reads, directly or not.
+        """
+        if isinstance(self._settings, ViewSettings):
+            from headwater.pipelines.views.view_file import files_of  # brings sqlglot
+
+            others = files_of(self._settings, self._directory)
+        else:
+            others = imported_by(self.path)
+        return {path: _digest(path) for path in (self.path, *others)}
 
     def _modules(self, digests: Digests) -> set[Path]:
         return {path for path in digests if path != self.path}
 
 
-def _imported(file: Path) -> list[Path]:
+def imported_by(file: Path) -> list[Path]:
     """Modules below the file's directory, found in its source: also those imported within
     functions, and those of which only a constant is used.
     """

@@ -7,23 +7,31 @@ verification possible.
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Final, cast
+from functools import partial
+from typing import Any, Final, cast
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users write it)
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headwater.client.cluster import Cluster
+from headwater.client.topics import topic_configs
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import WRITTEN, Schema
+from headwater.pipelines.flow import WRITTEN, DerivedTopic, Schema
 from headwater.pipelines.position import POSITION
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.source.data_source import ADDED
 from headwater.pipelines.source.kafka_connector import read_by_kafka_connector
+from headwater.schema_lookup.sources import TopicSource
 from headwater.settings import Secret
 from headwater.sinks.contract import DELETE, OP, TRUNCATE, Log, Offsets
+from headwater.subjects.access import key_option
 
 FORMAT: Final = "headwater"
+# Options of a view whose topic has every change of it.
+HISTORY: Final = '{ "cleanup.policy" = "delete", "retention.ms" = "-1" }'
+_PATIENCE_S: Final = 10.0
 KAFKA_CONNECTOR: Final = "kafka"  # Spark's own, if its jars are installed
 
 
@@ -51,14 +59,28 @@ class LiveReader:
             "max_rows": str(settings.batch_rows),
             "on_bad": "dead-letter",
             "name": settings.name,
+            **self._decryption(value),
             **options,
         }
         return self._loaded(given, topic, schema, streaming=True)
 
+    def _decryption(self, value: str) -> dict[str, str]:
+        """Of formats that have personal fields; a pipeline may read others beside them."""
+        settings = self._settings
+        if not settings.decrypt or settings.keys is None or value not in ("json", "debezium"):
+            return {}
+        keys = key_option(settings.keys, settings.subjects)
+        return {"decrypt": ",".join(settings.decrypt), "keys": keys}
+
     def table(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
     ) -> DataFrame:
-        given = {**source_options(self.log, topic, value), "on_bad": "skip", **options}
+        given = {
+            **source_options(self.log, topic, value),
+            "on_bad": "skip",
+            **self._decryption(value),
+            **options,
+        }
         given.pop("key", None)
         frame = self._loaded(given, topic, schema, streaming=False)
         return as_table(frame, self.key_of(topic, options), topic)
@@ -69,8 +91,13 @@ class LiveReader:
         connector = given.pop("connector", FORMAT)
         columns = None
         if given["value"] != "bytes":
-            if schema is None:
-                topics = topic.split(",") if topic else []
+            topics = topic.split(",") if topic else []
+            if schema is None and given["value"] in ("avro", "protobuf"):
+                given.setdefault(f"{given['value']}.registry", "log")
+                schema, connect = _registered(self, topics, given)
+                if connect is not None:
+                    given = _of_envelopes(given, connect)
+            elif schema is None:
                 schema, given["debezium.connect"] = _captured(self, topics)
             elif isinstance(schema, str):
                 schema = cast("StructType", StructType.fromDDL(schema))
@@ -100,7 +127,8 @@ class LiveReader:
 
         from headwater.pipelines.decoding.captured import captured_schema, connect_option
 
-        fields, _ = captured_schema(self.log.bootstrap, self.log.login, topic)
+        decrypt = self._settings.decrypt
+        fields, _ = captured_schema(self.log.bootstrap, self.log.login, topic, decrypt)
         self.captured[topic] = from_arrow_schema(fields)
         self.connects[topic] = connect_option(fields)
         return self.captured[topic]
@@ -113,17 +141,54 @@ class LiveReader:
         _, key = captured_schema(self.log.bootstrap, self.log.login, topic)
         return tuple(key)
 
+    def cleanup_policy(self, topic: str) -> str:
+        cluster = Cluster(self.log.bootstrap, self.log.login)
+        try:
+            return topic_configs(cluster, topic).get("cleanup.policy", "")
+        finally:
+            cluster.close()
+
+    def derived_topic(self, view: str, topic: str | None) -> DerivedTopic:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from headwater.sinks.topic.version_state import topics_of_owner
+
+        found = topics_of_owner(self.log, view, patience_s=_PATIENCE_S)
+        if topic is not None:
+            found = [state for state in found if state.topic == topic]
+        if len(found) != 1:
+            raise _not_one_topic(view, [state.topic for state in found])
+        (state,) = found
+        if state.value == "bytes":
+            raise PipelineError(
+                f"topic {state.topic} has bytes, and no columns",
+                hint=f'flow.changes("{state.topic}", value="bytes")',
+            )
+        if "compact" in self.cleanup_policy(state.topic):
+            raise PipelineError(
+                f"topic {state.topic} is compacted: it does not have every change of {view}",
+                hint=f"[view.{view}] needs options = {HISTORY}, before its topic is created",
+            )
+        return DerivedTopic(state.topic, from_arrow_schema(state.fields), state.value)
+
 
 class BoundedReader(LiveReader):
-    """The log from its start to `offsets`, as if the rest had not been written yet. Undecodable
+    """The log from `start` to `offsets`, as if the rest had not been written yet. Undecodable
     records are left out as in the stream, and not sent to dead letters again.
     """
 
     def __init__(
-        self, spark: SparkSession, log: Log, settings: PipelineSettings, offsets: Offsets
+        self,
+        spark: SparkSession,
+        log: Log,
+        settings: PipelineSettings,
+        offsets: Offsets,
+        *,
+        start: str = "earliest",
     ) -> None:
         super().__init__(spark, log, settings)
         self._offsets = offsets
+        self._start = start
 
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
@@ -134,9 +199,10 @@ class BoundedReader(LiveReader):
         ends = {name: self._offsets[name] for name in names if name in self._offsets}
         given = {
             **source_options(self.log, ",".join(names), value),
-            "start": "earliest",
+            "start": self._start,
             "on_bad": "skip",
             "end": orjson.dumps(ends, option=orjson.OPT_NON_STR_KEYS).decode(),
+            **self._decryption(value),
             **options,
         }
         return self._loaded(given, topic, schema, streaming=False)
@@ -145,19 +211,91 @@ class BoundedReader(LiveReader):
         return sorted(name for name in self._offsets if re.fullmatch(pattern, name))
 
 
+def _not_one_topic(view: str, topics: list[str]) -> PipelineError:
+    if topics:
+        return PipelineError(
+            f"{view} writes several topics",
+            detail=", ".join(topics),
+            hint=f'flow.changes_of("{view}", topic="{topics[0]}") reads one of them',
+        )
+    return PipelineError(
+        f"no topic has the changes of {view}",
+        detail="no view and no pipeline of this name has written one until now",
+        hint=f"`headwater pipeline run {view}` (or `headwater up`) writes it, if [view.{view}] has"
+        f' into = "topic" and options = {HISTORY}',
+    )
+
+
+def _registered(
+    reader: LiveReader, topics: list[str], options: Mapping[str, str]
+) -> tuple[StructType, str | None]:
+    """The columns that these topics share, by the schema registry; and if they are change events,
+    how their rows are written.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from headwater.pipelines.decoding.avro_envelopes import envelope_columns
+    from headwater.pipelines.decoding.captured import connect_option
+    from headwater.pipelines.decoding.registered import (
+        latest_schema,
+        registered_columns,
+        registry_source,
+    )
+
+    kind = options["value"]
+    given = {name.removeprefix(f"{kind}."): text for name, text in options.items()}
+    make = registry_source(given, partial(TopicSource, reader.log.bootstrap, reader.log.login))
+    assert make is not None, "the option has a default"
+    source = make()
+    found: dict[str, tuple[StructType, str | None]] = {}
+    try:
+        for topic in topics:
+            schema = latest_schema(source, topic)
+            if kind == "protobuf":
+                from headwater.pipelines.decoding.registered_protobuf import message_columns
+
+                columns = message_columns(schema, given.get("message"), topic)
+                found[topic] = from_arrow_schema(columns), None
+                continue
+            rows = envelope_columns(schema, topic)
+            columns = registered_columns(schema, topic) if rows is None else rows
+            found[topic] = (
+                from_arrow_schema(columns),
+                None if rows is None else connect_option(rows),
+            )
+    finally:
+        source.close()
+    _check_same(found)
+    return next(iter(found.values()))
+
+
+def _of_envelopes(options: Mapping[str, str], connect: str) -> dict[str, str]:
+    """The options for Avro as those of the Debezium decoder, which reads envelopes."""
+    given = {
+        f"debezium.{name.removeprefix('avro.')}" if name.startswith("avro.") else name: text
+        for name, text in options.items()
+    }
+    return {**given, "value": "debezium", "debezium.connect": connect}
+
+
 def _captured(reader: LiveReader, topics: list[str]) -> tuple[StructType, str]:
     """The columns that these topics share, and how their captures write them."""
-    if not topics:
-        raise PipelineError("topics by a pattern need a schema", hint='schema="id bigint, …"')
     found = {topic: (reader.schema_of(topic), reader.connects[topic]) for topic in topics}
-    first = topics[0]
+    _check_same(found)
+    return found[topics[0]]
+
+
+def _check_same(found: Mapping[str, Any]) -> None:
+    """Raises PipelineError if topics have different columns, or there is none."""
+    if not found:
+        raise PipelineError("topics by a pattern need a schema", hint='schema="id bigint, …"')
+    first = next(iter(found))
     for topic, columns in found.items():
         if columns != found[first]:
             raise PipelineError(
                 f"{first} and {topic} have different columns",
                 hint="give a schema, or read them one by one and unite what they have in common",
             )
-    return found[first]
 
 
 def source_options(log: Log, topic: str, value: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ FILE_SYSTEM_CLASS = "headwater.pipelines.DurableLocalFileSystem"
 OLDEST_JAVA = 17
 _MASTER_ANSWERS_S = 10.0
 _RESULTS = "spark.driver.maxResultSize"
+_MOST_LOCAL_BUCKETS = 4
 LOGGING = f"-Dlog4j2.configurationFile={(JAVA_DIR / 'log4j2.properties').as_uri()}"
 
 ConfValue = str | int | float | bool
@@ -157,12 +158,16 @@ def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(cores),
+            # State of operators has so many parts at least as there are tasks; each costs a
+            # millisecond or two of a small batch.
+            "spark.headwater.state.buckets": str(min(cores, _MOST_LOCAL_BUCKETS)),
         }
     if cores or master.startswith("spark://"):
         # Driver and executors write files of a checkpoint, in a shared directory. Elsewhere (YARN,
         # Kubernetes) a checkpoint is in HDFS or an object store, with its own rules.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= {
+            "spark.python.daemon.module": "headwater.pipelines.worker_daemon",
             "spark.driver.extraClassPath": str(JAR),
             "spark.hadoop.fs.file.impl": FILE_SYSTEM_CLASS,
             "spark.sql.streaming.checkpointFileManagerClass": (

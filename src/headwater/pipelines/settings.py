@@ -3,9 +3,10 @@ it stays light.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
+from headwater.pipelines.state_url import StateUrl
 from headwater.settings import (
     boolean,
     integer,
@@ -18,6 +19,7 @@ from headwater.settings import (
     table,
     text,
 )
+from headwater.subjects.settings import KeyPlaces, SubjectSettings
 
 
 def _duration_s(value: Any) -> float:
@@ -27,6 +29,10 @@ def _duration_s(value: Any) -> float:
         if value in {0, "0"}:
             return 0.0
         raise
+
+
+def _state_url(value: Any) -> str:
+    return StateUrl.parse(str(value)).address
 
 
 def _size_bytes(value: Any) -> int:
@@ -56,6 +62,14 @@ class SparkSettings:
         "Checkpoints and state of pipelines; on a cluster a directory that all machines share."
         " Default: `pipelines` in the data directory.",
     )
+    state_url: str | None = setting(
+        None,
+        _state_url,
+        "State of operators in an S3-compatible store, `s3://bucket/prefix`, so that machines of a"
+        " cluster need no shared directory; of pipelines that begin after it was set."
+        " `?endpoint=http://host:9000&region=…` for servers other than AWS'. Credentials come from"
+        " the environment (AWS_ACCESS_KEY_ID, …). Default: in `state_dir`.",
+    )
     driver_memory: str = setting(
         "1g", text, "Memory of Spark's driver (and of all of it, if local)."
     )
@@ -67,14 +81,13 @@ class SparkSettings:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """One [pipeline.NAME] section."""
+    """What [pipeline.NAME] and [view.NAME] have in common. A view is a pipeline, too: one that is
+    written in SQL.
+    """
 
     name: str
     file: str = setting(
         MISSING, text, "Python file with the function, relative to the config file."
-    )
-    function: str | None = setting(
-        None, text, "The function's name, if the file has several pipelines. Default: NAME."
     )
     start: str = setting(
         "earliest",
@@ -108,3 +121,43 @@ class PipelineSettings:
         boolean,
         "Give it a Spark of its own under `headwater up`, so that others cannot slow or end it.",
     )
+    decrypt: tuple[str, ...] = setting(
+        (),
+        list_of(",", text),
+        "Kinds of subjects (`[subject.NAME]`) whose personal fields it reads in plain text."
+        " Default: none; it reads encrypted texts, and its stores hold them.",
+    )
+    # For `decrypt`: where the keys are, and which fields of which topics are personal.
+    keys: KeyPlaces | None = field(default=None, compare=False, repr=False)
+    subjects: Mapping[str, SubjectSettings] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonSettings(PipelineSettings):
+    """One [pipeline.NAME] section."""
+
+    function: str | None = setting(
+        None, text, "The function's name, if the file has several pipelines. Default: NAME."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSettings(PipelineSettings):
+    """One [view.NAME] section."""
+
+    file: str = setting(MISSING, text, "SQL file with one SELECT, relative to the config file.")
+    into: str = setting(MISSING, text, "The sink that has the result, or `topic`.")
+    schemas: Mapping[str, str] = table(
+        option_text, 'Columns of topics that are no captured tables: `clicks = "at timestamp"`.'
+    )
+    options: Mapping[str, str] = table(
+        option_text, "Options of the table in its sink, as those of `flow.write`."
+    )
+    table: str | None = setting(None, text, "The table, index or topic of the sink. Default: NAME.")
+    key: tuple[str, ...] = setting(
+        (),
+        list_of(",", text),
+        "Columns that identify a row of the result. Default: those that the query implies (its"
+        " GROUP BY, or the keys of its tables).",
+    )
+    views: Mapping[str, "ViewSettings"] = field(default_factory=dict, compare=False, repr=False)

@@ -15,11 +15,14 @@ _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _CALLED: Final = re.compile(r"was called from\s+(\S+):(\d+)")
 _AROUND: Final = re.compile(
     r"^\[STREAM_FAILED\].*?terminated with exception: |^An error occurred while calling \S+\s*:?\s*"
-    r"|^: |^Job aborted due to stage failure: |^[\w.]*SparkException: "
+    r"|^: |^Job aborted due to stage failure: |^([\w$]+\.)+[\w$]*(Exception|Error): "
 )
 _BEHIND: Final = re.compile(r"( SQLSTATE: \w+)?(; line \d+ pos \d+)?;?$")
 _LONGEST: Final = 500
-_SHARED: Final = "on a cluster state_dir of [spark] has to be a directory that all machines share"
+_SHARED: Final = (
+    "on a cluster state_dir of [spark] has to be a directory that all machines share, or state_url"
+    " an object store"
+)
 _PACKAGE: Final = str(Path(__file__).parents[1])
 
 

@@ -161,7 +161,7 @@ def test_a_topic_without_a_capture_is_an_error(broker_address):
 
 
 def test_a_captured_table_as_a_dataframe(broker_address, postgres, spark):
-    """How a capture writes values is told to the readers inside of Spark."""
+    """The readers inside of Spark get the settings by which a capture writes values."""
     postgres.run(
         "create table times (id int primary key, t time(3), s timestamp(0), n numeric(9,2))"
     )

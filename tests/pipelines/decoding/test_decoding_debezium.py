@@ -135,7 +135,7 @@ def test_every_type_comes_out_as_it_was(decimals, times, schemas):
                     del ours["wkb"]
                 assert ours == value, name
         assert updated["name"] == "new"
-        assert [each["_op"] for each in (created, updated, deleted, empty, truncated)] == [*"cudct"]
+        assert [row["_op"] for row in (created, updated, deleted, empty, truncated)] == [*"cudct"]
         assert {name for name in wanted if empty[name] is not None} == {"id"}
         assert not any(truncated[name] for name in wanted)
         assert created["_at"] == COMMITTED
@@ -211,10 +211,10 @@ def test_a_delete_has_the_row_before_it_or_its_key():
         assert (whole["id"], whole["name"], whole["photo"]) == (1, "Anne", b"A")
         assert (partial["id"], partial["name"]) == (2, None)
         without = [json.loads(value) if value else None for value in values]
-        for each in without:
-            if each is not None:
-                (each["payload"] if schemas else each)["before"] = None
-        values = [json.dumps(each).encode() if each else None for each in without]
+        for change in without:
+            if change is not None:
+                (change["payload"] if schemas else change)["before"] = None
+        values = [json.dumps(change).encode() if change else None for change in without]
         rows = decoded(schema, values, keys).rows.to_pylist()
         assert [(row["id"], row["name"], row["_op"]) for row in rows] == [
             (1, None, "d"),
@@ -345,7 +345,7 @@ def test_events_and_garbage_together_are_what_each_is_alone(given_events):
         record.cause for one in alone for record in one.rejected
     ]
     offsets = [row["_position"]["offset"] for row in together.rows.to_pylist()]
-    assert offsets == [FIRST + n for n, each in enumerate(alone) if each.rows.num_rows]
+    assert offsets == [FIRST + n for n, single in enumerate(alone) if single.rows.num_rows]
     for value, one in zip(values, alone, strict=True):
         if not one.rejected and value is not None:
             event = json.loads(value)

@@ -52,11 +52,11 @@ def as_python(result):
 def test_many_at_once_give_what_each_gives_alone(values):
     together = decoded(values)
     alone = [decoded([value]) for value in values]
-    rows = [row for each in alone for row in as_python(each)]
-    offsets = [FIRST + n for n, each in enumerate(alone) if each.rows.num_rows]
+    rows = [row for single in alone for row in as_python(single)]
+    offsets = [FIRST + n for n, single in enumerate(alone) if single.rows.num_rows]
     assert [row["_position"]["offset"] for row in as_python(together)] == offsets
-    assert [each.offset - FIRST for each in together.rejected] == [
-        n for n, each in enumerate(alone) if each.rejected
+    assert [rejection.offset - FIRST for rejection in together.rejected] == [
+        n for n, single in enumerate(alone) if single.rejected
     ]
     for ours, theirs in zip(as_python(together), rows, strict=True):
         names = SCHEMA.names

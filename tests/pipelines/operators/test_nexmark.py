@@ -52,7 +52,7 @@ def differing(rows, query, tables):
 
 
 def rounded(row):
-    return tuple(float(f"{each:.9g}") if isinstance(each, float) else each for each in row)
+    return tuple(float(f"{value:.9g}") if isinstance(value, float) else value for value in row)
 
 
 @pytest.mark.parametrize("query", ["q4", *in_full("q5", "q6")])

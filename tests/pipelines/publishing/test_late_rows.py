@@ -121,7 +121,7 @@ def positions(messages):
     return sorted((about(message)["partition"], about(message)["offset"]) for message in messages)
 
 
-def test_a_late_row_is_told_whole(broker, log, directory):
+def test_a_late_row_is_reported_in_full(broker, log, directory):
     batch(directory, 0, given(("a", 1, 1, 7)), given(("b", 2, 0, 5, 1), ("b", 3, 0, 6, 2)))
     late = LateRows(log, "whole", (OPERATOR,), directory)
     assert late.publish(0) == 3
@@ -151,7 +151,7 @@ def test_a_late_row_is_told_whole(broker, log, directory):
     assert late_counts(read_positions(log), "who") == {}
 
 
-def test_a_batch_that_runs_again_tells_nothing_again(broker, log, directory):
+def test_a_batch_that_runs_again_reports_nothing_again(broker, log, directory):
     rows = given(("a", 1, 1, 7)), given(("b", 2, 0, 5))
     for _ in range(3):
         batch(directory, 0, *rows)
@@ -166,7 +166,7 @@ def test_a_batch_that_runs_again_tells_nothing_again(broker, log, directory):
     assert positions(published(broker, "again")) == [("0", "5"), ("1", "7"), ("1", "8")]
 
 
-def test_a_row_of_two_operators_is_told_by_each(broker, log, directory):
+def test_a_row_of_two_operators_is_reported_by_each(broker, log, directory):
     other = Built("tumbling-2", BUCKETS, (("name",),))
     batch(directory, 0, given(("a", 1, 1, 7)), given())
     (directory / "tumbling-2").symlink_to(directory / OPERATOR.name)
@@ -179,7 +179,7 @@ def test_a_row_of_two_operators_is_told_by_each(broker, log, directory):
     ]
 
 
-def test_rows_of_one_record_are_all_told(broker, log, directory, monkeypatch):
+def test_rows_of_one_record_are_all_reported(broker, log, directory, monkeypatch):
     """Several rows may be made of one record, for several keys."""
     monkeypatch.setattr(idempotent_publisher, "_PIECE_BYTES", 1)
     batch(
@@ -246,7 +246,7 @@ def test_time_is_the_least_that_a_bucket_knows(directory):
     assert metrics_of(directory / OPERATOR.name, BUCKETS, 0).watermark_us == 5
 
 
-def test_time_that_has_not_begun_is_not_told(directory):
+def test_time_that_has_not_begun_is_not_reported(directory):
     state = FileState(directory / OPERATOR.name, 0, 0, buckets=BUCKETS, is_begun=True)
     state.document[WATERMARK] = NEVER_US
     state.commit()
@@ -255,7 +255,7 @@ def test_time_that_has_not_begun_is_not_told(directory):
     assert list(metrics_of_all(directory, (OPERATOR, missing), 0)) == ["tumbling-1"]
 
 
-def test_the_slowest_partition_and_producer_are_told():
+def test_the_slowest_partition_and_producer_are_reported():
     time = {"partitions": [["a", 0, 90, None], ["a", 1, 20, None], ["a", 2, 3, 1]], "now": 10}
     assert slowest_source({"time": time, "watermark_us": 10}) == SlowestSource(
         "partition 1 of a", 70
@@ -282,7 +282,7 @@ def aside(directory, number, side, columns, offset):
 JOIN = Built("join-1", 1, (("id",), ("of",)))
 
 
-def test_a_row_that_is_late_on_both_sides_of_a_join_is_told_by_each(broker, log, tmp_path):
+def test_a_row_that_is_late_on_both_sides_of_a_join_is_reported_by_each(broker, log, tmp_path):
     """Though one side is read faster. Its key is that of its side, whatever columns it has."""
     begin(tmp_path / JOIN.name, 1)
     late = LateRows(log, "both", (JOIN,), tmp_path)

@@ -107,7 +107,7 @@ def test_a_dead_letter_is_the_record_with_its_cause(broker, topic, letters):
     assert len(admin.list_topics(topic + ".dlq").topics[topic + ".dlq"].partitions) == 2
 
 
-def test_the_same_record_is_written_once_whoever_comes_again(broker, topic, letters):
+def test_the_same_record_is_written_once_by_any_retry(broker, topic, letters):
     first = letters("copies")
     assert first.write(topic, 1, rejected(3, 5)) == 2
     assert first.write(topic, 1, rejected(3, 5, 9)) == 1  # the batch is replayed, and goes on
@@ -204,7 +204,7 @@ def test_failing_at_any_call_loses_and_repeats_nothing(
     assert counts(broker.bootstrap, LOGIN, name) == {(topic, 1): 4}
 
 
-def test_a_note_that_is_none_is_told(broker, topic, letters):
+def test_an_invalid_note_is_reported(broker, topic, letters):
     letters("broken").write(topic, 1, rejected(1))
     producer = TransactionalProducer(broker.bootstrap, "x", login=LOGIN)
     builder = BatchBuilder()

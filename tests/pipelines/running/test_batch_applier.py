@@ -129,3 +129,27 @@ def test_a_truncate_needs_the_order_of_the_rows_that_are_written_and_of_no_other
     with pytest.raises(Exception, match="PipelineError"):
         whole(Truncated(1), 1)
     assert "has several partitions" in str(whole.error)
+
+
+def test_offsets_of_a_batch_are_read_once(store, checkpoint, monkeypatch):
+    """The end of a batch that was applied is the start of the next one."""
+    read, offsets = [], Checkpoint.offsets
+
+    def counted(checkpoint, number):
+        read.append(number)
+        return offsets(checkpoint, number)
+
+    monkeypatch.setattr(Checkpoint, "offsets", counted)
+    applier = BatchApplier(store, 1, FIELDS, checkpoint)
+    applier.open()
+    for number in range(4):
+        applier(Frame(number), number)
+    applier.close()
+    assert read == [0, 1, 2, 3]
+    successor = BatchApplier(store, 1, FIELDS, checkpoint)
+    successor.open()
+    successor(Frame(4), 4)  # the store has the end of the batch before
+    successor.close()
+    assert read == [0, 1, 2, 3, 4]
+    with store.read(1) as contents:
+        assert contents.position.offsets == {"orders": {0: 40}}

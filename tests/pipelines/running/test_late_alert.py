@@ -34,7 +34,7 @@ def test_it_ends_when_it_is_over():
     assert alert.share == 0
 
 
-def test_state_that_was_begun_anew_is_counted_anew():
+def test_the_count_restarts_with_the_state():
     alert = LateAlert(0.1)
     alert.saw(0, counters(1000, late=1))
     alert.saw(1, counters(10, late=5))

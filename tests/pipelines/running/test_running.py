@@ -153,7 +153,7 @@ def test_a_store_is_rebuilt_beside_the_one_in_use(project, orders, spark):
 
 
 @pytest.mark.parametrize("lost", ["checkpoint", "store"])
-def test_what_is_lost_is_derived_anew(project, orders, spark, lost):
+def test_what_is_lost_is_derived_again(project, orders, spark, lost):
     copying(project, orders)
     project.produce(orders, *map(order, range(10)))
     with project.running(spark, "copy"):

@@ -121,7 +121,7 @@ def test_one_that_is_written_and_not_yet_committed_is_waited_for(
     watch()
 
 
-def test_without_captured_tables_nobody_is_asked():
+def test_without_captured_tables_no_source_is_asked():
     reader = Reader("x")
     reader.captured = {}
     SchemaWatch(reader, Log("127.0.0.1:1"))()

@@ -48,7 +48,7 @@ def result(aggregate, rows: pa.Table, accumulators: list[pa.Array]) -> list:
 
 
 def bits(accumulators: list[pa.Array]) -> list[list]:
-    """What is compared: NaNs are not equal, and 0.0 is equal to -0.0, but their bits tell."""
+    """What is compared: NaNs are not equal, and 0.0 is equal to -0.0, but their bits differ."""
     widths = {32: pa.int32(), 64: pa.int64()}
     return [
         (

@@ -54,14 +54,16 @@ class Ids:
             found[where].append(value)
         return [pa.array(found, self.result_type)]
 
-    def merge(self, kept, group, groups):
+    def merge(self, accumulators, group, groups):
         found = [[] for _ in range(groups)]
-        for values, where in zip(kept[0].to_pylist(), group.tolist(), strict=True):
+        for values, where in zip(accumulators[0].to_pylist(), group.tolist(), strict=True):
             found[where] += values
         return [pa.array(found, self.result_type)]
 
-    def result(self, kept, start_us, end_us):
-        return pa.array([sorted(each) for each in kept[0].to_pylist()], self.result_type)
+    def result(self, accumulators, start_us, end_us):
+        return pa.array(
+            [sorted(values) for values in accumulators[0].to_pylist()], self.result_type
+        )
 
 
 def rows_of(steps, start=0):
@@ -90,7 +92,7 @@ def logs(draw, partitions=2, most=25, keys=("a", "b", "c", None), back=40, forth
 @st.composite
 def cuts(draw, log, most=6, least=1):
     """The log in batches: each a list with a share of every partition. The first has some of every
-    partition, since one that nobody has heard of holds up nothing; unless `least` is 0.
+    partition, since a partition without rows so far holds up nothing; unless `least` is 0.
     """
     batches = draw(st.integers(1, most))
     ends = []

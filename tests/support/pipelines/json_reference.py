@@ -110,7 +110,7 @@ def _value(found, type_):
         return base64.b64decode(found, validate=True) if is_text else _refuse(0)
     if pa.types.is_list(type_):
         return (
-            [_value(each, type_.value_type) for each in found]
+            [_value(value, type_.value_type) for value in found]
             if isinstance(found, list)
             else _refuse(0)
         )

@@ -1,14 +1,15 @@
 """`headwater pipeline run`, with a step at which it ends itself. To be killed (spark_killing.py).
 
-    pipeline_process.py CONFIG DEATH NAME …
+    pipeline_process.py CONFIG TASK NAME …
 
-DEATH is "" or JSON: {"write": "cache/orders", "at": …, "batch": 2, "how": 9}. It happens at the
+TASK is JSON. {"most_backlog": 300} is the backlog from which a streaming query takes over. Its
+death, if there is one: {"write": "cache/orders", "at": …, "batch": 2, "how": 9}. It happens at the
 n-th batch of that write since the start (or at the first of any write that is there, with null):
 
-    begun      Spark has recorded the batch, nothing else has happened
+    begun      the batch is recorded, nothing else has happened
     arrow      its rows are in the driver
     step       in front of the call number `step` of the store into its driver
-    applied    the store has committed, Spark has not
+    applied    the store has committed, the checkpoint has not
 
 `how` is a signal. SIGKILL with "all" goes to the JVM, too, in the same moment.
 """
@@ -18,8 +19,9 @@ import os
 import sys
 
 from headwater.cli import main as headwater_main
+from headwater.pipelines.engine import local_run
 from headwater.pipelines.running.batch_applier import BatchApplier
-from headwater.pipelines.running.query_run import QueryRun
+from headwater.pipelines.running.write_run import WriteRun
 from support.sinks.sink_process import Steps
 
 DRIVERS = ("sqlite3", "psycopg2", "headwater.client")
@@ -54,19 +56,19 @@ class Death:
 def wrap(death: Death) -> None:
     """The steps of a batch, from outside."""
     names: dict[int, str] = {}
-    make, call = QueryRun.__init__, BatchApplier.__call__
+    make, run_batch = WriteRun.__init__, BatchApplier.run
     batch, apply = BatchApplier._batch, BatchApplier._apply
 
     def made(run, environment, settings, write, choice, **options):
         make(run, environment, settings, write, choice, **options)
         names[id(run._applier)] = write.name
 
-    def called(applier, frame, batch_id):
+    def ran(applier, batch_id, compute):
         death.begun(names[id(applier)])
-        call(applier, frame, batch_id)
+        run_batch(applier, batch_id, compute)
 
-    def batched(applier, frame, batch_id):
-        found = batch(applier, frame, batch_id)
+    def batched(applier, compute, batch_id):
+        found = batch(applier, compute, batch_id)
         death.at("arrow", names[id(applier)])
         return found
 
@@ -79,14 +81,16 @@ def wrap(death: Death) -> None:
             sys.setprofile(None)
         death.at("applied", names[id(applier)])
 
-    QueryRun.__init__, BatchApplier.__call__ = made, called
+    WriteRun.__init__, BatchApplier.run = made, ran
     BatchApplier._batch, BatchApplier._apply = batched, applied
 
 
 def main() -> None:
-    file, death, *names = sys.argv[1:]
-    if death:
-        wrap(Death(json.loads(death)))
+    file, task, *names = sys.argv[1:]
+    asked = json.loads(task)
+    local_run.MOST_BACKLOG = asked.get("most_backlog", local_run.MOST_BACKLOG)
+    if "at" in asked:
+        wrap(Death(asked))
     sys.exit(headwater_main.run(["pipeline", "run", "--config", file, *names]))
 
 

@@ -124,7 +124,7 @@ class Project:
 
 
 def is_at(pipeline, write, ends) -> bool:
-    live = [each for each in versions_of(pipeline, write) if each.is_live]
+    live = [version for version in versions_of(pipeline, write) if version.is_live]
     return bool(live) and has_reached(live[0].position, ends)
 
 

@@ -41,11 +41,14 @@ def spark_cluster(directory: Path, workers: int = 2, cores: int = 1) -> Iterator
 
 def _start(processes: list, directory: Path, name: str, main_class: str, *options: str) -> Path:
     home = Path(pyspark.__file__).parent
+    local = directory / name / "local"
+    local.mkdir(parents=True)
     environment = os.environ | {
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(JAVA_DIR),
         "HEADWATER_JAVA": find_java(),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(local),  # each has its own, as on machines of their own
         "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable,
     }

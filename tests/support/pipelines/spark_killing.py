@@ -25,15 +25,24 @@ END_S = 60.0  # until what a killed driver has started must have ended by itself
 class Victim:
     """One run. All that it has started is identified by a mark in its environment."""
 
-    def __init__(self, project: Project, *names: str, death: dict | None = None) -> None:
-        self._mark = f"{MARK}={uuid4().hex}"
+    def __init__(
+        self,
+        project: Project,
+        *names: str,
+        death: dict | None = None,
+        most_backlog: int | None = None,
+    ) -> None:
+        mark = uuid4().hex
+        self._mark = f"{MARK}={mark}"
         self.log = project.directory / f"run-{self._mark[-8:]}.log"
-        task = "" if death is None else json.dumps({"how": signal.SIGKILL, **death})
+        task = {} if death is None else {"how": signal.SIGKILL, **death}
+        if most_backlog is not None:
+            task["most_backlog"] = most_backlog
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(CHILD), str(project.file), task, *names],
+                [sys.executable, str(CHILD), str(project.file), json.dumps(task), *names],
                 stdout=log, stderr=log, start_new_session=True,
-                env=_environment(self._mark),
+                env=os.environ | {MARK: mark},
             )  # fmt: skip
 
     def said(self) -> str:
@@ -94,19 +103,6 @@ class Victim:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-
-
-def _environment(mark: str) -> dict[str, str]:
-    """What makes a start quick: compiled modules, and a JVM that is not to live long."""
-    name, _, value = mark.partition("=")
-    inherited = dict(os.environ)
-    inherited.pop("PYTHONDONTWRITEBYTECODE", None)
-    path = [os.environ.get("PYTHONPATH", "")]
-    return inherited | {
-        name: value,
-        "PYTHONPATH": os.pathsep.join(entry for entry in path if entry),
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
 
 
 def _program(pid: int) -> str:

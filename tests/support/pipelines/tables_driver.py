@@ -48,21 +48,23 @@ class Tables:
 
         self._changes = [
             Driver(
-                TableChanges(each.name, each.columns, each.key, each.on),
+                TableChanges(table.name, table.columns, table.key, table.on),
                 [
                     Source(
-                        each.columns,
-                        each.key,
-                        (*each.columns.names, "_op"),
+                        table.columns,
+                        table.key,
+                        (*table.columns.names, "_op"),
                         everywhere=lambda row: row["_op"] == "t",
                     )
                 ],
-                place(each.name),
+                place(table.name),
                 buckets,
             )
-            for each in joined
+            for table in joined
         ]
-        sources = [Source(each.columns, each.on, (*each.columns.names, "_op")) for each in joined]
+        sources = [
+            Source(table.columns, table.on, (*table.columns.names, "_op")) for table in joined
+        ]
         self.join = Driver(join, sources, place("join"), buckets)
         self._last = None
         if last is not None:

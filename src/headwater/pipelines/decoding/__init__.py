@@ -8,8 +8,13 @@ debezium        values in Debezium's envelope, as captures write them
 captured        the columns of a captured table's topic
 connect_types   Kafka Connect's types
 unavailable     values that a database's log left out
+decrypting      personal fields of subjects, decrypted before the rest
+avro_envelopes  the same in Avro
 avro            values that are Avro
+avro_schemas    schemas of these that options name
+registered      schemas of these that a registry has
 protobuf        values that are Protobuf messages
+registered_protobuf   their messages and columns by a registry
 framing         the schema id before either (Confluent's wire format)
 python_rows     values record by record into columns, for both
 tombstones      records without a value
@@ -21,21 +26,30 @@ times           ISO 8601
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding.contract import ADDED, Decoded, Decoder, Rejected
 
+if TYPE_CHECKING:
+    from headwater.pipelines.decoding.registered import MakeSource
+
 __all__ = ["ADDED", "KINDS", "Decoded", "Decoder", "Rejected", "decoder"]
 
 KINDS: Final = ("json", "debezium", "avro", "protobuf")
 
 
-def decoder(kind: str, schema: pa.Schema, options: Mapping[str, str]) -> Decoder:
+def decoder(
+    kind: str,
+    schema: pa.Schema,
+    options: Mapping[str, str],
+    registry_of_log: "MakeSource | None" = None,
+) -> Decoder:
     """Raises ConfigError for an invalid kind, schema or option. Options are named without the
-    prefix that the source's have: `schema` is its `avro.schema`.
+    prefix that the source's have: `schema` is its `avro.schema`. `registry_of_log` reaches the
+    schemas of the broker that the records come from.
     """
     if kind == "json":
         from headwater.pipelines.decoding.json_records import JsonDecoder
@@ -44,13 +58,13 @@ def decoder(kind: str, schema: pa.Schema, options: Mapping[str, str]) -> Decoder
     if kind == "debezium":
         from headwater.pipelines.decoding.debezium import DebeziumDecoder
 
-        return DebeziumDecoder(schema, options)
+        return DebeziumDecoder(schema, options, registry_of_log)
     if kind == "avro":
         from headwater.pipelines.decoding.avro import AvroDecoder
 
-        return AvroDecoder(schema, options)
+        return AvroDecoder(schema, options, registry_of_log)
     if kind == "protobuf":
         from headwater.pipelines.decoding.protobuf import ProtobufDecoder
 
-        return ProtobufDecoder(schema, options)
+        return ProtobufDecoder(schema, options, registry_of_log)
     raise ConfigError(f"values cannot be decoded as {kind}", hint=f"kinds are {', '.join(KINDS)}")

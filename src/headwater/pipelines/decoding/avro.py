@@ -4,21 +4,25 @@ There is one column for each field of the writer's record that the schema names.
 `_op` is "u", and "d" for a tombstone (tombstones.py).
 """
 
-import os
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any, Final
 
 import fastavro
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from headwater.errors import ConfigError
+from headwater.pipelines.decoding.avro_schemas import parsed_schema
 from headwater.pipelines.decoding.contract import Columns, Decoder
 from headwater.pipelines.decoding.framing import has_framing, unframed
 from headwater.pipelines.decoding.merging import Part, merged
 from headwater.pipelines.decoding.python_rows import PythonRows
+from headwater.pipelines.decoding.registered import (
+    MakeSource,
+    RegisteredWriters,
+    registry_source,
+)
 from headwater.pipelines.decoding.tombstones import Tombstones
 
 OPTION: Final = "schema"  # JSON, or the name of a file that has it
@@ -28,10 +32,17 @@ _UNREADABLE: Final = (ValueError, EOFError, LookupError, TypeError, ArithmeticEr
 
 
 class AvroDecoder(Decoder):
-    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        options: Mapping[str, str],
+        registry_of_log: MakeSource | None = None,
+    ) -> None:
         super().__init__(schema)
         self._names = schema.names
-        self._is_framed = has_framing(options)
+        make = registry_source(options, registry_of_log)
+        self._registered = None if make is None else RegisteredWriters(make)
+        self._is_framed = has_framing(options) or make is not None
         self._tombstones = Tombstones(schema, options)
         self._rows = PythonRows(list(schema))
         self._by_id = {
@@ -42,10 +53,10 @@ class AvroDecoder(Decoder):
         self._writer: Any = None
         if OPTION in options:
             self._writer = parsed_schema(OPTION, options[OPTION], self._names)
-        elif not self._by_id:
+        elif not self._by_id and self._registered is None:
             raise ConfigError(
                 "Avro needs the schema that the records were written with",
-                hint="option avro.schema: its JSON, or the name of a file",
+                hint="option avro.schema: its JSON, or the name of a file; or avro.registry",
             )
 
     def _decode(self, batch: pa.RecordBatch) -> Columns:
@@ -72,6 +83,8 @@ class AvroDecoder(Decoder):
         if self._is_framed:
             schema_id, at = unframed(value)
             writer = self._by_id.get(schema_id, writer)
+            if writer is None and self._registered is not None:
+                return self._registered.read(schema_id, value, at)
             if writer is None:
                 raise ValueError(f"no option avro.{_OF_ID}{schema_id} for the schema with this id")
         data = BytesIO(value)
@@ -92,89 +105,3 @@ def _id_of(option: str) -> int:
     if not text.isdigit():
         raise ConfigError(f"option avro.{option}: {text} is no id of a schema")
     return int(text)
-
-
-def parsed_schema(option: str, text: str, names: list[str]) -> Any:
-    """Of JSON, or of the file of that name; it has these columns. Raises ConfigError, also for
-    schemas of which a few bytes could end the process.
-    """
-    try:
-        if not text.lstrip().startswith(("{", "[", '"')):
-            with open(os.path.expanduser(text), encoding="utf-8") as file:
-                text = file.read()
-        schema = orjson.loads(text)
-        _refuse_bombs(schema, ())
-        parsed = fastavro.parse_schema(schema)
-        _refuse_empty_items(parsed, set())
-    except OSError as error:
-        raise ConfigError(
-            f"option avro.{option}: the file cannot be read", detail=str(error)
-        ) from error
-    except ConfigError:
-        raise
-    except Exception as error:  # any error of fastavro's
-        raise ConfigError(
-            f"option avro.{option} is no Avro schema", detail=f"{type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(parsed, dict) or parsed.get("type") != "record":
-        raise ConfigError(f"option avro.{option}: the schema is no record")
-    existing = [field["name"] for field in parsed["fields"]]
-    for name in names:
-        if name not in existing:
-            raise ConfigError(
-                f"column {name} is not in the Avro schema", detail=f"it has {', '.join(existing)}"
-            )
-    return parsed
-
-
-def _refuse_bombs(schema: Any, around: tuple[str, ...]) -> None:
-    """Refuses schemas of which a few bytes could end the process: a recursive type, which they can
-    nest as deep as they like, and items that take no bytes.
-    """
-    if isinstance(schema, list):
-        for branch in schema:
-            _refuse_bombs(branch, around)
-    elif isinstance(schema, str):
-        if schema.rpartition(".")[2] in around:
-            raise ConfigError(f"the Avro type {schema} is within itself", hint="leave it out")
-    elif isinstance(schema, dict):
-        inside = around
-        if "name" in schema and "fields" in schema:
-            inside = (*around, str(schema["name"]).rpartition(".")[2])
-        for field in schema.get("fields") or []:
-            _refuse_bombs(field.get("type"), inside)
-        for inner in ("type", "items", "values"):
-            _refuse_bombs(schema.get(inner), inside)
-
-
-def _refuse_empty_items(schema: Any, empty: set[str]) -> bool:
-    """Whether a value of a parsed schema takes no bytes; `empty` has the named types that do not.
-    Raises ConfigError for an array of such values.
-    """
-    kind = schema["type"] if isinstance(schema, dict) else schema
-    if isinstance(kind, list):
-        for branch in kind:
-            _refuse_empty_items(branch, empty)
-        return False  # which of them takes a byte
-    if isinstance(kind, dict):
-        return _refuse_empty_items(kind, empty)
-    match kind:
-        case "record" | "error":
-            # Without stopping at the first: each may have an array inside.
-            fields = [_refuse_empty_items(field["type"], empty) for field in schema["fields"]]
-            is_empty = all(fields)
-        case "fixed":
-            is_empty = schema["size"] == 0
-        case "array" if _refuse_empty_items(schema["items"], empty):
-            raise ConfigError(
-                "an array of nulls may be as long as it says, for its items are no bytes",
-                hint="records of nulls only and fixed of size 0 are such items, too",
-            )
-        case "map":
-            _refuse_empty_items(schema["values"], empty)
-            return False
-        case _:
-            return kind == "null" or kind in empty
-    if is_empty:
-        empty.add(schema["name"])
-    return is_empty

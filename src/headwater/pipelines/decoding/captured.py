@@ -1,7 +1,7 @@
 """The schema of a captured table's topic, from the state that its capture stores."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 from headwater.capture import positions
 from headwater.capture.contract import Column, Table
 from headwater.capture.records.plan import topic_name
+from headwater.capture.rules.personal_columns import ENCRYPTED_TYPE
 from headwater.client.reading.compacted import read_committed_latest
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.errors import ConfigError, RequestRefused
-from headwater.pipelines.decoding.connect_types import arrow_type
-from headwater.pipelines.decoding.debezium import CONNECT_METADATA
+from headwater.pipelines.decoding.connect_types import CONNECT_METADATA, arrow_type
 from headwater.settings import ClientSettings
 
 _TEXT = {"type": "string"}
@@ -62,10 +62,11 @@ def connect_option(schema: pa.Schema) -> str:
 
 
 def captured_schema(
-    bootstrap: str, login: ClientSettings, topic: str
+    bootstrap: str, login: ClientSettings, topic: str, decrypt: Collection[str] = ()
 ) -> tuple[pa.Schema, tuple[str, ...]]:
     """The columns of a topic `<capture>.<schema>.<table>` as its newest records have them, and
-    which of them are the key. Raises ConfigError if no capture has stored such a table.
+    which of them are the key. Personal columns are texts, unless their kind of subject is among
+    `decrypt`. Raises ConfigError if no capture has stored such a table.
     """
     records = read_committed_latest(bootstrap, login, positions.TOPIC)
     for capture in positions.captures_in(records):
@@ -79,7 +80,7 @@ def captured_schema(
                         detail="its rows are documents, each with fields of its own",
                         hint="give a schema: members of the document that it names become columns",
                     )
-                shown = _shown(bootstrap, login, capture, state.table)
+                shown = _shown(bootstrap, login, capture, state.table, decrypt)
                 return schema_of(shown), state.table.key
     raise ConfigError(
         f"the columns of {topic} are unknown",
@@ -88,7 +89,9 @@ def captured_schema(
     )
 
 
-def _shown(bootstrap: str, login: ClientSettings, capture: str, table: Table) -> list[Column]:
+def _shown(
+    bootstrap: str, login: ClientSettings, capture: str, table: Table, decrypt: Collection[str]
+) -> list[Column]:
     """The table's columns as the topic has them: the capture's rules may have left some out or
     turned them into texts. The capture's schema topic has the result.
     """
@@ -101,6 +104,9 @@ def _shown(bootstrap: str, login: ClientSettings, capture: str, table: Table) ->
     for column in table.columns:
         type_name = described.get(column.name)
         if type_name is not None:
+            if type_name.startswith(ENCRYPTED_TYPE):
+                kind, _, inner = type_name.removeprefix(ENCRYPTED_TYPE).partition(":")
+                type_name = inner if kind in decrypt else type_name
             is_same = type_name == column.type
             shown.append(column if is_same else replace(column, type=type_name, connect=_TEXT))
     return shown

@@ -28,6 +28,8 @@ from headwater.pipelines.decoding.json_nodes import (
 
 Connect = Mapping[str, Any]
 
+CONNECT_METADATA: Final = b"connect"  # of a field: its type as Kafka Connect writes it, in JSON
+
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 LOCAL: Final = pa.timestamp("us")
 _MAX_PRECISION: Final = 38  # of Arrow's and Spark's decimals

@@ -43,6 +43,7 @@ class Rejected:
 class Decoded:
     rows: pa.RecordBatch  # Decoder.schema; in the order of the records
     rejected: list[Rejected]  # in the order of the records
+    erased: int = 0  # records that an erasure has left blank: they are no rows
 
 
 @dataclass(slots=True)
@@ -84,9 +85,15 @@ class Decoder(ABC):
 
     def decode(self, batch: pa.RecordBatch, topic: str, partition: int) -> Decoded:
         """The rows of raw records: `key`, `value`, `offset`, `timestamp` (a timestamp, or
-        milliseconds), optionally `headers` (a list of pairs). Rows are in their order.
+        milliseconds), optionally `headers` (a list of pairs) and `erased`. Rows are in their
+        order. Erased records are counted, and neither rows nor rejected: they have no key by which
+        a row could be found.
         """
-        batch = _with_binary(batch)
+        records = batch.num_rows
+        batch = _with_binary(_without_erased(batch))
+        erased = records - batch.num_rows
+        if erased and not batch.num_rows:
+            return Decoded(pa.RecordBatch.from_pylist([], schema=self.schema), [], erased)
         columns = self._decode(batch)
         stamps = batch.column("timestamp")
         unit = stamps.type.unit if pa.types.is_timestamp(stamps.type) else "ms"
@@ -108,7 +115,15 @@ class Decoder(ABC):
         rows = pa.RecordBatch.from_arrays(
             [*columns.arrays, columns.ops, at, position], schema=self.schema
         )
-        return Decoded(rows, _rejected(batch, columns.causes, offsets, numbers, unit))
+        rejected = _rejected(batch, columns.causes, offsets, numbers, unit)
+        return Decoded(rows, rejected, erased)
+
+
+def _without_erased(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if "erased" not in batch.schema.names:  # of a broker that erases none
+        return batch
+    is_erased = batch.column("erased")
+    return batch.filter(pc.invert(is_erased)) if is_erased.true_count else batch
 
 
 def _with_binary(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -124,6 +139,13 @@ def _micros(numbers: pa.Array, unit: str) -> pa.Array:
     per_unit = {"s": 10**6, "ms": 10**3, "us": 1}[unit]
     micros = numbers if per_unit == 1 else pc.multiply(numbers, per_unit)
     return micros.cast(ADDED[1].type)
+
+
+def rejected(batch: pa.RecordBatch, causes: list[tuple[int, str]]) -> list[Rejected]:
+    """The records of a batch that cannot be decoded, each with its cause."""
+    stamps = batch.column("timestamp")
+    unit = stamps.type.unit if pa.types.is_timestamp(stamps.type) else "ms"
+    return _rejected(batch, causes, batch.column("offset"), stamps.cast(pa.int64()), unit)
 
 
 def _rejected(

@@ -2,7 +2,8 @@
 
     {"before": row | null, "after": row | null, "source": {"ts_ms": …}, "op": "c"}
 
-alone, or as {"schema": …, "payload": envelope} (Connect's JsonConverter with schemas). A row is the
+alone, or as {"schema": …, "payload": envelope} (Connect's JsonConverter with schemas), or in Avro
+by a schema registry (avro_envelopes.py). A row is the
 image after the change; of a delete the one before it, or the record's key where there is none; of a
 truncate nothing but nulls. The envelope is not parsed into columns: one pass finds the spans of its
 members, and only the image that is needed goes to the parser.
@@ -13,7 +14,7 @@ schema beside the payload, else by the Connect type that each field of the Arrow
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,16 +25,19 @@ import pyarrow as pa
 
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import json_kernels as kernels
-from headwater.pipelines.decoding.connect_types import Connect, connect_node
+from headwater.pipelines.decoding.avro_envelopes import AvroEnvelopes
+from headwater.pipelines.decoding.connect_types import CONNECT_METADATA, Connect, connect_node
 from headwater.pipelines.decoding.contract import Columns, Decoder, Rows
 from headwater.pipelines.decoding.json_nodes import Struct
 from headwater.pipelines.decoding.json_rows import RowReader, Scanner, Texts, not_utf8
 from headwater.pipelines.decoding.merging import Part, merged
+from headwater.pipelines.decoding.registered import LOG, OPTION, MakeSource, registry_source
 from headwater.pipelines.decoding.tombstones import unit_of
 from headwater.pipelines.decoding.unavailable import marked, restored
+from headwater.subjects.personal import decrypted_type
 
-CONNECT_METADATA: Final = b"connect"  # of a field: its type as Kafka Connect writes it, in JSON
 CONNECT_OPTION: Final = "connect"  # the same for all columns: {"column": {…}, …}
+DECRYPT_OPTION: Final = "decrypt"  # kinds of subjects whose fields were decrypted (decrypting.py)
 _SCHEMAS: Final = 32  # of envelopes, whose readers are cached
 
 _PAYLOAD, _SCHEMA, _BEFORE, _AFTER, _SOURCE, _OP = range(6)
@@ -62,15 +66,35 @@ class _Readers:
 
 
 class DebeziumDecoder(Decoder):
-    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        options: Mapping[str, str],
+        registry_of_log: MakeSource | None = None,
+    ) -> None:
         super().__init__(schema)
         self._given = list(schema)
         self._unit = unit_of(options, "us")
-        self._readers = _Readers(self._given, _connects(schema, options), self._unit)
+        connects = _connects(schema, options)
+        self._readers = _Readers(self._given, connects, self._unit)
+        make = registry_of_log
+        if options.get(OPTION, LOG) != LOG:
+            make = registry_source(options, registry_of_log)
+        self._avro = None if make is None else AvroEnvelopes(make, connects)
         self._by_schema: dict[bytes, _Readers] = {}  # of envelopes with a schema
+        self._decrypt = options.get(DECRYPT_OPTION, "").split(",")
         self._envelopes = Scanner(*_MEMBERS)
 
     def _decode(self, batch: pa.RecordBatch) -> Columns:
+        if self._avro is None:
+            return self._decode_json(batch)
+        batch, causes = self._avro.translated(batch)
+        columns = self._decode_json(batch)
+        if causes:
+            columns.causes = [(row, causes.get(row, cause)) for row, cause in columns.causes]
+        return columns
+
+    def _decode_json(self, batch: pa.RecordBatch) -> Columns:
         values = batch.column("value")
         present = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
         given = values if len(present) == len(values) else values.take(pa.array(present))
@@ -105,7 +129,9 @@ class DebeziumDecoder(Decoder):
         if readers is None:
             if len(self._by_schema) >= _SCHEMAS:
                 self._by_schema.clear()
-            readers = _Readers(self._given, _connects_of_envelope(schema), self._unit)
+            readers = _Readers(
+                self._given, _connects_of_envelope(schema, self._decrypt), self._unit
+            )
             self._by_schema[schema] = readers
         return readers
 
@@ -296,8 +322,12 @@ def _connects(schema: pa.Schema, options: Mapping[str, str]) -> dict[str, Connec
     return connects
 
 
-def _connects_of_envelope(schema: bytes) -> dict[str, Connect]:
+def _connects_of_envelope(schema: bytes, decrypt: Collection[str]) -> dict[str, Connect]:
     """The columns' types in the schema of an envelope; none if it is not one."""
     fields = {field.get("field"): field for field in orjson.loads(schema).get("fields") or []}
     row = fields.get("after") or fields.get("before") or {}
-    return {field["field"]: field for field in row.get("fields") or [] if "field" in field}
+    return {
+        field["field"]: decrypted_type(field, decrypt)
+        for field in row.get("fields") or []
+        if "field" in field
+    }

@@ -1,15 +1,14 @@
-"""Confluent's wire format: the schema id that a registry's serialiser writes before a value.
-
-0 │ int32 id of the schema │ (Protobuf: message indexes) │ the value
-"""
+"""Whether values have Confluent's wire format: the id of a schema before each."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from headwater.errors import ConfigError
+from headwater.schemas.wire_format import message_indexes, unframed
+
+__all__ = ["OPTION", "behind_indexes", "has_framing", "unframed"]
 
 OPTION: Final = "framing"
-_MAGIC_AND_ID_BYTES: Final = 5
 
 
 def has_framing(options: Mapping[str, str]) -> bool:
@@ -20,31 +19,6 @@ def has_framing(options: Mapping[str, str]) -> bool:
     return framing == "confluent"
 
 
-def unframed(value: bytes) -> tuple[int, int]:
-    """The id of the schema, and the index after it. Raises ValueError."""
-    if len(value) < _MAGIC_AND_ID_BYTES or value[0] != 0:
-        raise ValueError("it does not begin with 0 and the id of a schema")
-    return int.from_bytes(value[1:5], "big"), _MAGIC_AND_ID_BYTES
-
-
 def behind_indexes(value: bytes, at: int) -> int:
-    """The index after Protobuf's message indexes: their number, then each, as zigzag varints.
-    Raises ValueError.
-    """
-    count, at = _varint(value, at)
-    for _ in range(count):
-        _, at = _varint(value, at)
-    return at
-
-
-def _varint(value: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 35, 7):
-        if at >= len(value):
-            break
-        byte = value[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number >> 1 ^ -(number & 1), at
-    raise ValueError("message indexes that do not end")
+    """The index after Protobuf's message indexes. Raises ValueError."""
+    return message_indexes(value, at)[1]

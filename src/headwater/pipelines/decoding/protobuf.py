@@ -1,7 +1,8 @@
 """Decoder of Protobuf messages: one column for each field that the schema names.
 
 Messages are defined by a descriptor set, as `protoc --include_imports --descriptor_set_out`
-writes it. `_op` is "u", and "d" for a tombstone (tombstones.py).
+writes it, or by a schema registry: then each value is read by the schema that its id stands for,
+and a column that its message lacks is null. `_op` is "u", and "d" for a tombstone (tombstones.py).
 
 A field with presence (optional, a message, of a oneof) that is not set is null; one without has its
 default. Enums are their names in text columns and their numbers in integer columns. Timestamp and
@@ -25,6 +26,8 @@ from headwater.pipelines.decoding.contract import Columns, Decoder
 from headwater.pipelines.decoding.framing import behind_indexes, has_framing, unframed
 from headwater.pipelines.decoding.merging import Part, merged
 from headwater.pipelines.decoding.python_rows import PythonRows
+from headwater.pipelines.decoding.registered import MakeSource, registry_source
+from headwater.pipelines.decoding.registered_protobuf import RegisteredMessages
 from headwater.pipelines.decoding.tombstones import Tombstones
 
 FILE_OPTION: Final = "descriptors"  # the name of a file
@@ -39,46 +42,78 @@ _WRAPPERS: Final = {
 _UNFIT: Final = (ValueError, TypeError, json_format.Error)
 
 Get = Callable[[Any], Any]  # from a message to a value
+_Reader = tuple[Any, list[Get]]  # the class of a message, and the values of its columns
+_Message = tuple[Any, list[Get]]
 
 
 class ProtobufDecoder(Decoder):
-    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        options: Mapping[str, str],
+        registry_of_log: MakeSource | None = None,
+    ) -> None:
         super().__init__(schema)
         self._given = list(schema)
         self._is_framed = has_framing(options)
         self._tombstones = Tombstones(schema, options)
         self._rows = PythonRows(self._given)
-        self._descriptors, self._message = _read(options)
+        make = registry_source(options, registry_of_log)
+        self._registered = None if make is None else RegisteredMessages(make, self._reader)
+        self._descriptors, self._message = (
+            _read(options) if make is None else (b"", options.get(MESSAGE_OPTION, "of its schema"))
+        )
         self._open()
 
     def __getstate__(self) -> dict[str, Any]:
         """Classes that were made from descriptors cannot be pickled."""
-        return {
-            name: value for name, value in self.__dict__.items() if name not in ("_kind", "_gets")
-        }
+        return {name: value for name, value in self.__dict__.items() if name != "_fixed"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
 
     def _open(self) -> None:
-        descriptor = _descriptor(self._descriptors, self._message)
-        self._kind: Any = message_factory.GetMessageClass(descriptor)
-        self._gets = [_member(descriptor, field) for field in self._given]
+        self._fixed: _Reader | None = None
+        if self._registered is None:
+            descriptor = _descriptor(self._descriptors, self._message)
+            gets = [_member(descriptor, field) for field in self._given]
+            self._fixed = message_factory.GetMessageClass(descriptor), gets
+
+    def _reader(self, descriptor: Descriptor) -> "_Reader":
+        """For a message of a registry. Raises ConfigError for a field that fits no column."""
+        gets = [
+            _member(descriptor, field) if field.name in descriptor.fields_by_name else _no_value
+            for field in self._given
+        ]
+        return message_factory.GetMessageClass(descriptor), gets
+
+    def _read(self, value: bytes) -> "_Message":
+        """Raises ValueError and DecodeError."""
+        if self._fixed is None:
+            assert self._registered is not None
+            (kind, gets), at = self._registered.of(value)
+        else:
+            kind, gets = self._fixed
+            at = behind_indexes(value, unframed(value)[1]) if self._is_framed else 0
+        return kind.FromString(value[at:] if at else value), gets
 
     def _decode(self, batch: pa.RecordBatch) -> Columns:
-        rows, messages, causes = [], [], []
+        rows, causes = [], []
+        messages: list[_Message] = []
         for row, value in enumerate(batch.column("value").to_pylist()):
             if value is None:
                 continue
             try:
-                at = behind_indexes(value, unframed(value)[1]) if self._is_framed else 0
-                messages.append(self._kind.FromString(value[at:] if at else value))
+                messages.append(self._read(value))
                 rows.append(row)
             except (DecodeError, ValueError) as error:
                 causes.append((row, f"no message {self._message}: {error}"))
         try:
-            columns = [[get(message) for message in messages] for get in self._gets]
+            columns = [
+                [gets[number](message) for message, gets in messages]
+                for number in range(len(self._given))
+            ]
         except _UNFIT:
             columns, rows = self._taken_singly(messages, rows, causes)
         arrays, fitting, unfit = self._rows.build(columns, np.array(rows, np.int64))
@@ -86,14 +121,14 @@ class ProtobufDecoder(Decoder):
         return merged([part, *self._tombstones.read(batch)], self._fields)
 
     def _taken_singly(
-        self, messages: list[Any], rows: list[int], causes: list[tuple[int, str]]
+        self, messages: "list[_Message]", rows: list[int], causes: list[tuple[int, str]]
     ) -> tuple[list[list[Any]], list[int]]:
         """The columns of the messages whose values can be read, and their rows."""
-        columns: list[list[Any]] = [[] for _ in self._gets]
+        columns: list[list[Any]] = [[] for _ in self._given]
         taken = []
-        for message, row in zip(messages, rows, strict=True):
+        for (message, gets), row in zip(messages, rows, strict=True):
             try:
-                values = [get(message) for get in self._gets]
+                values = [get(message) for get in gets]
             except _UNFIT as error:
                 causes.append((row, f"no message {self._message}: {error}"))
                 continue
@@ -103,13 +138,18 @@ class ProtobufDecoder(Decoder):
         return columns, taken
 
 
+def _no_value(_: Any) -> None:
+    """Of a column that this version of the message lacks."""
+
+
 def _read(options: Mapping[str, str]) -> tuple[bytes, str]:
     path, message = options.get(FILE_OPTION), options.get(MESSAGE_OPTION)
     if path is None or message is None:
         raise ConfigError(
             "Protobuf needs descriptors and the name of a message",
             hint=f"options protobuf.{FILE_OPTION}: the file that protoc --include_imports "
-            f"--descriptor_set_out wrote; protobuf.{MESSAGE_OPTION}: package.Message",
+            f"--descriptor_set_out wrote; protobuf.{MESSAGE_OPTION}: package.Message; or"
+            " protobuf.registry: the address of a schema registry, or log",
         )
     try:
         with open(os.path.expanduser(path), "rb") as file:

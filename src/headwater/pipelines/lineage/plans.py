@@ -122,10 +122,22 @@ def _leaf(node: Any, operator: str | None, path: _Path) -> _Leaf:
         {} if operator else options[0],
         tuple(output.apply(index).name() for index in range(output.size())),
         tuple(sorted({topic for of_source in options for topic in _topics(of_source)})),
-        {condition.sql(): condition.nodeName() == "IsNotNull" for condition in arrived},
+        {_sql(condition): condition.nodeName() == "IsNotNull" for condition in arrived},
         [condition.sql() for condition in (*path.stuck, *above)],
         path.is_joined,
     )
+
+
+def _sql(condition: Any) -> str:
+    """Without the aliases of frames, which the leaf does not have."""
+    text = str(condition.sql())
+    references = condition.references().toSeq()
+    for index in range(references.size()):
+        column = references.apply(index)
+        qualifier = column.qualifier()
+        if qualifier.size():
+            text = text.replace(column.sql(), column.withQualifier(qualifier.take(0)).sql())
+    return text
 
 
 def _conjuncts(condition: Any) -> list[Any]:

@@ -280,6 +280,7 @@ class _Tracing:
         self, name: str, run: OperatorRun, operator: Traceable, wanted: pa.Table
     ) -> None:
         found = rows_of_sides(run, operator, wanted)
+        self.is_certain &= operator.is_exact
         for side, rows, role in zip(run.sides, found, operator.roles, strict=True):
             if rows is None:
                 self._give_up(topics_of(side.frame), TOO_MANY)

@@ -11,7 +11,6 @@ A second process with the same stream fences the first, and reads its position; 
 a process has cached is valid as long as it is not fenced.
 """
 
-import random
 import threading
 import time
 import zlib
@@ -26,6 +25,7 @@ from headwater.client.cluster import Cluster
 from headwater.client.topics import NewTopic, ensure_topics, topic_configs
 from headwater.client.writing.batches import BatchBuilder
 from headwater.errors import Fenced, PipelineError
+from headwater.jitter import pause_between
 from headwater.pipelines.offset_runs import OffsetRuns
 from headwater.sinks.contract import Log
 from headwater.sinks.topic.transactional_positions import TransactionalPositions, as_sink_errors
@@ -90,7 +90,7 @@ class IdempotentPublisher:
                 self._drop(stream)
                 if attempt == _ATTEMPTS:
                     raise
-                time.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311 (no secret)
+                time.sleep(pause_between(0, _PAUSE_S * attempt))
             except BaseException:
                 self._drop(stream)
                 raise

@@ -19,8 +19,7 @@ The value is the row as JSON, the key its operator's key, as JSON. Headers: `hea
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from headwater.errors import Fenced, StoreUnreachable
 from headwater.pipelines.operators.runtime.contract import OFFSET
 from headwater.pipelines.operators.runtime.naming import Built
 from headwater.pipelines.operators.state.state_metrics import sides_of
+from headwater.pipelines.operators.state.state_store import Location
 from headwater.pipelines.operators.time.lateness import (
     CAUSE,
     LATE,
@@ -54,7 +54,7 @@ class LateRows:
     """The late rows of one version of one write."""
 
     def __init__(
-        self, log: Log, pipeline: str, operators: tuple[Built, ...], directory: Path
+        self, log: Log, pipeline: str, operators: tuple[Built, ...], directory: Location
     ) -> None:
         self._pipeline = pipeline
         self._operators = operators
@@ -68,10 +68,21 @@ class LateRows:
         """Publishes the late rows of the batch that are not published yet, and returns their
         number. Raises StoreUnreachable, after which it is to be called again, and StoreRefused.
         """
+        return self.publish_rows(
+            {
+                operator.name: sides_of(
+                    self._directory / operator.name, operator.buckets, batch, LATE
+                )
+                for operator in self._operators
+            }
+        )
+
+    def publish_rows(self, late: Mapping[str, Iterable[pa.Table]]) -> int:
+        """The same, of late rows by operator."""
         written = 0
         for operator in self._operators:
             records: dict[tuple[str, str, int], list[Record]] = {}
-            for rows in sides_of(self._directory / operator.name, operator.buckets, batch, LATE):
+            for rows in late[operator.name]:
                 side = rows[OF_SIDE][0].as_py() if OF_SIDE in rows.column_names else ""
                 for topic, partition, record in self._records(operator, side, rows):
                     records.setdefault((side, topic, partition), []).append(record)

@@ -1,4 +1,4 @@
-"""The `foreachBatch` function of a query: applies each micro-batch to its store.
+"""Applies the batches of a write to its store; also the `foreachBatch` function of a query.
 
 offsets/<batch>  ──▶  offset range of the batch            (written by Spark before it runs)
 DataFrame        ──▶  Arrow, in the order of the log
@@ -102,34 +102,52 @@ class BatchApplier:
             self._writer = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        def compute() -> pa.Table:
+            with self._computing(batch_id):
+                return frame.toArrow()
+
         try:
-            self._before()
-            self._apply(self._batch(frame, batch_id))
+            self.run(batch_id, compute)
         except Exception as error:
             self.error = error
             # Spark searches the text of what is raised here, traceback and all, with a regular
             # expression that overflows Java's stack when it is long. So it gets a short one.
             raise _BatchFailed(type(error).__name__) from None
 
-    def _batch(self, frame: DataFrame, batch_id: int) -> Batch:
+    def run(self, batch_id: int, compute: Callable[[], pa.Table]) -> None:
+        """Applies the batch whose rows `compute` returns. Its offsets are in the checkpoint."""
+        self._before()
+        self._apply(self._batch(compute, batch_id))
+
+    def _batch(self, compute: Callable[[], pa.Table], batch_id: int) -> Batch:
         query, offsets = self._checkpoint.query(), self._checkpoint.offsets(batch_id)
         if query is None or offsets is None:
             raise PipelineError(
                 "the checkpoint was removed while the pipeline ran",
                 detail=f"{self._checkpoint.path} has no batch {batch_id}",
             )
-        starts = self._checkpoint.offsets(batch_id - 1) if batch_id else {}
+        starts = self._starts(query, batch_id)
         if starts is None:
             raise PipelineError(
                 "the start of the batch is missing",
                 detail=f"{self._checkpoint.path} has no batch {batch_id - 1}",
             )
-        with self._computing(batch_id):
-            rows = in_log_order(frame.toArrow())
+        rows = in_log_order(compute())
         check_truncates(
             rows, {topic: ends for topic, ends in offsets.items() if self._rows_of(topic)}
         )
         return Batch(query, batch_id, starts, offsets, rows)
+
+    def _starts(self, query: str, batch_id: int) -> Offsets | None:
+        """Where the batch before it ended: mostly that is where the store is."""
+        if not batch_id:
+            return {}
+        if self.position is not None and (self.position.query, self.position.batch) == (
+            query,
+            batch_id - 1,
+        ):
+            return self.position.offsets
+        return self._checkpoint.offsets(batch_id - 1)
 
     def _apply(self, batch: Batch) -> None:
         pause_s = _FIRST_PAUSE_S

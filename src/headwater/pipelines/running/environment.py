@@ -14,6 +14,7 @@ class Environment:
     log: Log
     sinks: dict[str, SinkSettings]
     state_dir: Path  # of checkpoints and status files
+    state_url: str | None = None  # of the state of operators, if it is in an object store
 
 
 def open_store(environment: Environment, pipeline: str, write: Write) -> Store:

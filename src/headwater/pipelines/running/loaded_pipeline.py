@@ -36,20 +36,31 @@ class Pipeline:
     def name(self) -> str:
         return self.settings.name
 
-    def flow(self, reader: LiveReader | None = None) -> Flow:
-        """What the function describes. Raises PipelineError if it fails, or describes nothing."""
+    def flow(self, reader: LiveReader | None = None, *, now_us: int | None = None) -> Flow:
+        """What the function describes. Raises PipelineError if it fails, or describes nothing.
+        `now_us` is the time of a bounded run that repeats an earlier one.
+        """
         if reader is None:
             reader = LiveReader(self.spark, self.environment.log, self.settings)
-        flow = Flow(self.spark, self.name, reader, self.environment.sinks)
-        try:
-            with _describing, building(self.name) as built:
-                self.function(flow)
-                flow.unrepeatable = built.unrepeatable
-        except (Exception, SystemExit) as error:
-            raise failed(self.name, error) from error
-        if not flow.writes:
-            raise PipelineError(f"pipeline {self.name} writes nothing", hint="flow.write(…) does")
-        return flow
+        flow = Flow(self.spark, self.name, reader, self.environment.sinks, now_us=now_us)
+        return described(flow, self.function)
+
+
+def described(flow: Flow, function: Function) -> Flow:
+    """The flow after the function has described its writes. Raises PipelineError if it fails, or
+    describes nothing.
+    """
+    try:
+        with _describing, building(flow.name, flow.now_us) as built:
+            function(flow)
+            flow.unrepeatable = built.unrepeatable
+    except HeadwaterError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise failed(flow.name, error) from error
+    if not flow.writes:
+        raise PipelineError(f"pipeline {flow.name} writes nothing", hint="flow.write(…) does")
+    return flow
 
 
 def pipelines_of(

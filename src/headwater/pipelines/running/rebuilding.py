@@ -20,9 +20,9 @@ from headwater.pipelines.offsets import check_derivable, ends_of, has_reached
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.running.environment import open_store
 from headwater.pipelines.running.loaded_pipeline import Pipeline
-from headwater.pipelines.running.query_run import QueryRun
 from headwater.pipelines.running.schema_watch import SchemaWatch
 from headwater.pipelines.running.version_choice import VersionChoice
+from headwater.pipelines.running.write_run import WriteRun
 from headwater.sinks.contract import Offsets, Store, Version
 
 _ROUND_S: Final = 0.1
@@ -132,7 +132,10 @@ def drop(pipeline: Pipeline, write: Write, version: int) -> None:
 
 
 def _drop(pipeline: Pipeline, write: Write, store: Store, version: int) -> None:
-    checkpoint = Checkpoint(pipeline.environment.state_dir, pipeline.name, write.name, version)
+    environment = pipeline.environment
+    checkpoint = Checkpoint(
+        environment.state_dir, pipeline.name, write.name, version, state_url=environment.state_url
+    )
     _await_lock(checkpoint)
     try:
         store.drop(version)
@@ -227,7 +230,7 @@ def _run(
     """Feeds each write's version up to the current end of the log."""
     watch = SchemaWatch(reader, pipeline.environment.log)
     runs = [
-        QueryRun(
+        WriteRun(
             pipeline.environment,
             pipeline.settings,
             write,

@@ -28,6 +28,7 @@ from headwater.pipelines.session import cores, has_ended
 
 _log = logging.getLogger(__name__)
 _ROUND_S: Final = 0.2
+_STEADY_ROUND_S: Final = 0.5  # while all writes run
 _FILES_EVERY_S: Final = 1.0  # how often the pipelines' files are checked for changes
 
 
@@ -64,8 +65,10 @@ class Runner:
                 except (Py4JError, OSError):
                     if not has_ended(spark):
                         raise
-                self.stop.wait(_ROUND_S)
+                self.stop.wait(_STEADY_ROUND_S if self._are_running() else _ROUND_S)
         finally:
+            for write in self._writes:
+                write.stop_soon()
             for write in self._writes:
                 write.end()
             self._write_status()
@@ -74,6 +77,14 @@ class Runner:
 
     def errors(self) -> list[HeadwaterError]:
         return [write.error for write in self._writes if write.error is not None]
+
+    def lasting_errors(self, attempts: int) -> list[HeadwaterError]:
+        """Of writes that have failed so many times in a row, or for good."""
+        return [
+            write.error
+            for write in self._writes
+            if write.error is not None and (write.has_ended or write.failures >= attempts)
+        ]
 
     def _check_files(self) -> None:
         if time.monotonic() < self._files_s:
@@ -130,9 +141,8 @@ class Runner:
     def _advance(self, write: ManagedWrite) -> None:
         """Starts the write if it is due, or checks on its run."""
         try:
-            if write.run is not None:
-                write.check()
-            elif write.is_due and not self._is_busy_starting():
+            write.check()
+            if write.is_due and not self._is_busy_starting():
                 self._start(write)
         except SchemaChanged as error:
             _log.info("%s: %s; restarting it", write.label, error)
@@ -147,6 +157,12 @@ class Runner:
         at once on few cores would all be too late.
         """
         return sum(write.is_starting for write in self._writes) >= cores()
+
+    def _are_running(self) -> bool:
+        return all(
+            write.has_ended or (write.run is not None and not write.is_starting)
+            for write in self._writes
+        )
 
     def _start(self, write: ManagedWrite) -> None:
         pipeline = write.pipeline

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from headwater.capture import positions
@@ -44,6 +44,7 @@ class SchemaWatch:
             if self._schemas
             else {}
         )
+        self._partitions: dict[str, int] = {}  # how many the topics have
         self._ends: Offsets = {}
         try:
             # Also now: a change since the columns were read would be missed.
@@ -70,10 +71,13 @@ class SchemaWatch:
         for fetcher in self._fetchers.values():
             fetcher.close()
 
-    def _look(self, topics: Iterable[str], isolation: Isolation) -> Offsets:
+    def _look(self, topics: Collection[str], isolation: Isolation) -> Offsets:
         fetcher = self._fetchers[isolation]
+        for topic in topics:
+            if topic not in self._partitions:  # of these topics they stay as they are
+                self._partitions[topic] = fetcher.partitions(topic)
         partitions = [
-            (topic, number) for topic in topics for number in range(fetcher.partitions(topic))
+            (topic, number) for topic in topics for number in range(self._partitions[topic])
         ]
         return by_topic(fetcher.offsets(partitions, LATEST))
 

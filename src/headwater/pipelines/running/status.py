@@ -2,6 +2,7 @@
 
     <state_dir>/<pipeline>/status.json   replaced, never changed in place, at most once a second
     <state_dir>/<pipeline>/plans.json    Spark's plan of each write, once it has had a batch
+    <state_dir>/<pipeline>/view.json     the steps of a view (views/plan_steps.py)
     <state_dir>/<pipeline>/running       locked by that process for as long as it lives
 
 Only the process that holds the lock writes them; a second one that tries to run the pipeline does
@@ -40,6 +41,7 @@ class Status:
     writes: Mapping[
         str, Mapping[str, Any]
     ]  # by <sink>/<table>; "" before the function has described them
+    at_s: float = 0.0  # when that was
 
 
 def about(write: "Write") -> dict[str, Any]:
@@ -97,6 +99,23 @@ def read_plans(state_dir: Path, pipeline: str) -> dict[str, str]:
     return plans
 
 
+def write_view(state_dir: Path, pipeline: str, steps: Mapping[str, Any]) -> None:
+    """For display only, as `write_plan`."""
+    path = state_dir / pipeline / "view.json"
+    if path.parent in _locks:
+        with contextlib.suppress(OSError):
+            private_files.replace(path, orjson.dumps(steps))
+
+
+def read_view(state_dir: Path, pipeline: str) -> dict[str, Any]:
+    """{} if it is no view, or has not run."""
+    try:
+        steps: dict[str, Any] = orjson.loads((state_dir / pipeline / "view.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return steps
+
+
 def ended(state_dir: Path, pipeline: str) -> None:
     """Releases the lock: this process no longer runs it."""
     lock = _locks.pop(state_dir / pipeline, None)
@@ -108,7 +127,7 @@ def read(state_dir: Path, pipeline: str) -> Status:
     directory = state_dir / pipeline
     try:
         stored = orjson.loads((directory / "status.json").read_bytes())
-        return Status(_is_locked(directory), stored["writes"])
+        return Status(_is_locked(directory), stored["writes"], stored["at"])
     except (OSError, ValueError, KeyError):
         return Status(is_running=False, writes={})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.flow import Write
-from headwater.pipelines.operators.state.state_files import check_begun
+from headwater.pipelines.operators.state.state_files import check_begun, unreadable
 from headwater.pipelines.running.environment import Environment
 from headwater.sinks.contract import Offsets, Version
 
@@ -22,13 +22,19 @@ class VersionChoice:
 
 
 def choose(
-    environment: Environment, pipeline: str, write: Write, versions: list[Version]
+    environment: Environment,
+    pipeline: str,
+    write: Write,
+    versions: list[Version],
+    *,
+    can_promote: bool = True,
 ) -> VersionChoice:
     """The live version, as long as its checkpoint is at its position. If it is not (the checkpoint
     or an operator's state was lost, or one of the two was restored from an older copy), no state
     matches the store's rows: a new version is derived from the start of the log, and promoted when
     it has reached the live one's offsets. Once: if that version loses its state too, a person
-    has to find the cause.
+    has to find the cause. Raises StateLost also for a store that cannot promote: a topic has one
+    name for ever.
     """
     live = next((version for version in versions if version.is_live), None)
     if live is None or live.position is None:
@@ -36,6 +42,14 @@ def choose(
     _check_key(pipeline, write, live)
     if _has_state(environment, pipeline, write, live):
         return VersionChoice(live.number)
+    if not can_promote:
+        raise StateLost(
+            f"topic {write.table} cannot be continued: there is no state for what it has",
+            detail="the query or function, the type of a column that it reads, or the checkpoint is"
+            " another one",
+            hint=f'another topic (table = "{write.table}_2") is derived from the start of the log,'
+            " and this one stays as it is",
+        )
     # Topics that the function no longer reads are not waited for.
     overtakes = {name: ends for name, ends in live.position.offsets.items() if write.reads(name)}
     newer = [version for version in versions if version.number > live.number]
@@ -85,18 +99,30 @@ def _has_state(environment: Environment, pipeline: str, write: Write, version: V
 def _checkpoint(
     environment: Environment, pipeline: str, write: Write, version: Version
 ) -> Checkpoint:
-    return Checkpoint(environment.state_dir, pipeline, write.name, version.number)
+    return Checkpoint(
+        environment.state_dir,
+        pipeline,
+        write.name,
+        version.number,
+        state_url=environment.state_url,
+    )
 
 
 def check_operators(checkpoint: Checkpoint, write: Write) -> None:
     """Raises StateLost, also for a new operator: it has not seen the records before it."""
+    if not write.operators:
+        return
+    directory = checkpoint.operators
+    try:
+        found = directory.directories()
+    except OSError as error:
+        raise unreadable("the state of operators cannot be read", str(error), error) from error
     for operator in write.operators:
-        if checkpoint.operators.is_dir() and not (checkpoint.operators / operator.name).exists():
-            found = [path.name for path in checkpoint.operators.iterdir() if path.is_dir()]
+        if operator.name not in found and directory.exists():
             raise StateLost(
                 f"{write.name} has no state of {operator.name}",
                 detail="it is new, or its settings or inputs were changed; there is state of "
                 + (", ".join(sorted(found)) or "none"),
                 hint='an operator with name="…" finds its state when its inputs are changed',
             )
-        check_begun(checkpoint.operators / operator.name, operator.buckets)
+        check_begun(directory / operator.name)

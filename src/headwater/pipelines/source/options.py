@@ -141,6 +141,15 @@ class SourceOptions:
         "Columns of decoded values, as Spark's JSON of a schema; `_op`, `_at` and `_position` are"
         " added. Or give exactly the columns you want by `.schema(…)`.",
     )
+    decrypt: tuple[str, ...] = setting(
+        (),
+        list_of(",", text),
+        "Kinds of subjects ([subject.NAME]) whose personal fields are decrypted, with a comma"
+        " between them. Fields that were erased are null.",
+    )
+    keys: str | None = setting(
+        None, text, "Where the keys for `decrypt` are, as JSON; pipelines set it."
+    )
     headers: bool = setting(False, boolean, "With values as bytes: a column with the headers, too.")
     progress: bool = setting(
         False,
@@ -154,6 +163,14 @@ class SourceOptions:
             raise ConfigError(
                 "dead letters need a name",
                 hint='set the option "name": it identifies them, so that they are written once',
+            )
+        if self.decrypt and (self.keys is None or self.value not in ("json", "debezium")):
+            raise ConfigError(
+                "personal fields cannot be decrypted",
+                detail="the option keys is missing"
+                if self.keys is None
+                else f"values are {self.value}, and only those of JSON have personal fields",
+                hint='[pipeline.NAME] decrypt = ["customer"] sets both options',
             )
         if bool(self.topic) == (self.pattern is not None):
             raise ConfigError(

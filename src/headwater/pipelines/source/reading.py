@@ -3,8 +3,10 @@
 import gc
 import logging
 import sys
+import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -18,26 +20,43 @@ from headwater.pipelines.source.options import SourceOptions
 from headwater.pipelines.source.progress import progress_row
 
 if TYPE_CHECKING:
-    from headwater.pipelines.decoding.contract import Rejected
+    from headwater.pipelines.decoding.contract import Decoder, Rejected
+    from headwater.pipelines.decoding.decrypting import Decrypting
 
 _LOG = logging.getLogger(__name__)
 _RAW: Final = ("key", "value", "offset", "timestamp")
 _MOST_FETCHERS: Final = 8
 
-# A worker process serves many tasks, one after the other: its connections outlive them.
-_fetchers: OrderedDict[tuple[object, ...], Fetcher] = OrderedDict()
+# A worker process serves many tasks, one after the other: its connections outlive them. In the
+# driver each thread has its own.
+_of_thread = threading.local()
 _frozen_modules = 0  # number of modules when `settle` last froze them
 
 
 def fetcher_of(options: SourceOptions) -> Fetcher:
-    """The fetcher of this process for these brokers; an LRU cache closes the others."""
+    """The fetcher of this thread for these brokers; an LRU cache closes the others."""
     key = (options.bootstrap, options.client, options.isolation)
-    if key not in _fetchers:
-        if len(_fetchers) >= _MOST_FETCHERS:
-            _fetchers.popitem(last=False)[1].close()
-        _fetchers[key] = Fetcher(options.bootstrap, options.client, isolation=options.isolation)
-    _fetchers.move_to_end(key)
-    return _fetchers[key]
+    fetchers = _fetchers_of_thread()
+    if key not in fetchers:
+        if len(fetchers) >= _MOST_FETCHERS:
+            fetchers.popitem(last=False)[1].close()
+        fetchers[key] = Fetcher(options.bootstrap, options.client, isolation=options.isolation)
+    fetchers.move_to_end(key)
+    return fetchers[key]
+
+
+def close_fetchers() -> None:
+    """Those of this thread, before it ends."""
+    fetchers = _fetchers_of_thread()
+    while fetchers:
+        fetchers.popitem()[1].close()
+
+
+def _fetchers_of_thread() -> OrderedDict[tuple[object, ...], Fetcher]:
+    if not hasattr(_of_thread, "fetchers"):
+        _of_thread.fetchers = OrderedDict()
+    found: OrderedDict[tuple[object, ...], Fetcher] = _of_thread.fetchers
+    return found
 
 
 class OffsetRange(InputPartition):
@@ -63,8 +82,9 @@ def read_range(
     """Its records in order, as rows of `schema`. DataLost if they are not all there, unless the
     options say to go on with those that are.
     """
-    rows = _raw_rows if options.value == "bytes" else _decoded_rows
-    yield from rows(options, offsets, schema)
+    rows = rows_of(options, schema)
+    for batch in _records(options, offsets, rows.columns):
+        yield rows.rows(batch, offsets.topic, offsets.partition)
     if offsets.is_end is not None:
         yield progress_row(
             offsets.topic,
@@ -90,31 +110,30 @@ def settle() -> None:
     _frozen_modules = len(sys.modules)
 
 
-def _raw_rows(
-    options: SourceOptions, offsets: OffsetRange, schema: StructType
-) -> Iterator[pa.RecordBatch]:
-    wanted = to_arrow_schema(schema, timezone="UTC")
-    columns = [name for name in wanted.names if name not in ("topic", "partition")]
-    topic = _Repeated(pa.scalar(offsets.topic))
-    partition = _Repeated(pa.scalar(offsets.partition, pa.int32()))
-    for batch in _records(options, offsets, columns or ["offset"]):
+def rows_of(options: SourceOptions, schema: StructType) -> "Decoding | RawRows":
+    """What makes rows of fetched records."""
+    return RawRows(schema) if options.value == "bytes" else Decoding(options, schema)
+
+
+class RawRows:
+    """Raw records as rows of those of the columns of RAW that `schema` has."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._wanted = to_arrow_schema(schema, timezone="UTC")
+        self.columns: Sequence[str] = [
+            name for name in self._wanted.names if name not in ("topic", "partition")
+        ] or ["offset"]
+
+    def rows(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+        repeated = {
+            "topic": pa.scalar(topic),
+            "partition": pa.scalar(partition, pa.int32()),
+        }
         arrays = [
-            topic.array(batch.num_rows)
-            if name == "topic"
-            else partition.array(batch.num_rows)
-            if name == "partition"
-            else batch.column(name)
-            for name in wanted.names
+            pa.repeat(repeated[name], batch.num_rows) if name in repeated else batch.column(name)
+            for name in self._wanted.names
         ]
-        yield _fitted(arrays, wanted)
-
-
-def _decoded_rows(
-    options: SourceOptions, offsets: OffsetRange, schema: StructType
-) -> Iterator[pa.RecordBatch]:
-    decoding = Decoding(options, schema)
-    for batch in _records(options, offsets, decoding.columns):
-        yield decoding.rows(batch, offsets.topic, offsets.partition)
+        return _fitted(arrays, self._wanted)
 
 
 class Decoding:
@@ -122,24 +141,41 @@ class Decoding:
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         from headwater.pipelines.decoding import ADDED, decoder
+        from headwater.schema_lookup.sources import TopicSource
 
         self._options = options
         self._wanted = to_arrow_schema(schema, timezone="UTC")
         added = {field.name for field in ADDED}
-        self._decoder = decoder(
+        self._decoder: Decoder | Decrypting = decoder(
             options.value,
             pa.schema([field for field in self._wanted if field.name not in added]),
-            options.decoding,
+            _decoding(options),
+            partial(TopicSource, options.bootstrap, options.client),
         )
+        if options.decrypt:
+            from headwater.pipelines.decoding import decrypting
+
+            assert options.keys is not None, "checked with the options"
+            self._decoder = decrypting.Decrypting(self._decoder, options.decrypt, options.keys)
         # Dead letters have the whole record, headers included.
-        self.columns = (*_RAW, "headers") if options.on_bad == "dead-letter" else _RAW
+        self.columns: Sequence[str] = (
+            (*_RAW, "erased", "headers") if options.on_bad == "dead-letter" else (*_RAW, "erased")
+        )
 
     def rows(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         decoded = self._decoder.decode(batch, topic, partition)
+        if decoded.erased:
+            _LOG.info("%d erased records of %s-%d are no rows", decoded.erased, topic, partition)
         if decoded.rejected:
             _reject(self._options, topic, partition, decoded.rejected)
         wanted = self._wanted
         return _fitted([decoded.rows.column(name) for name in wanted.names], wanted)
+
+
+def _decoding(options: SourceOptions) -> Mapping[str, str]:
+    if options.value != "debezium" or not options.decrypt:
+        return options.decoding
+    return {**options.decoding, "decrypt": ",".join(options.decrypt)}
 
 
 def _reject(
@@ -187,16 +223,3 @@ def _fitted(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
         for array, field in zip(arrays, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(fitted, schema=schema)
-
-
-class _Repeated:
-    """Columns of one repeated value: slices of the longest so far."""
-
-    def __init__(self, value: pa.Scalar) -> None:
-        self._value = value
-        self._longest = pa.repeat(value, 0)
-
-    def array(self, size: int) -> pa.Array:
-        if size > len(self._longest):
-            self._longest = pa.repeat(self._value, size)
-        return self._longest.slice(0, size)

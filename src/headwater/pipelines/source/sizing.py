@@ -12,7 +12,7 @@ from typing import Final
 from headwater.client.writing.sending import TopicPartition
 
 SAMPLE_ROWS: Final = 100
-_LARGEST_BYTES: Final = 1 << 20  # of a record, as brokers have it by default
+LARGEST_BYTES: Final = 1 << 20  # of a record, as brokers have it by default
 _SAMPLES: Final = 8  # of a partition, at most
 _PARTITIONS: Final = 16  # with the most records; others count as the largest sample
 
@@ -21,18 +21,22 @@ Size = Callable[[TopicPartition, int, int], float]  # bytes per offset, from one
 
 
 def shortened(
-    start: Offsets, end: Offsets, max_bytes: int, size_of: Size
+    start: Offsets,
+    end: Offsets,
+    max_bytes: int,
+    size_of: Size,
+    largest_bytes: int = LARGEST_BYTES,
 ) -> dict[TopicPartition, int]:
     """`end`, or an earlier one if the records have more than `max_bytes`; every partition with
     records still has some. `size_of` is called for SAMPLE_ROWS offsets at most, and not at all
-    while the records are too few to be too large.
+    while the records are too few to be too large, if none has more than `largest_bytes`.
     """
     rows = {
         partition: end[partition] - start[partition]
         for partition in end
         if end[partition] > start[partition]
     }
-    if sum(rows.values()) * _LARGEST_BYTES <= max_bytes:
+    if sum(rows.values()) * largest_bytes <= max_bytes:
         return dict(end)
     by_rows = sorted(rows, key=lambda partition: rows[partition], reverse=True)
     for samples in (1, _SAMPLES):  # besides the one at the end; more, if it may be too much

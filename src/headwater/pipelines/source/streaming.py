@@ -24,7 +24,7 @@ from headwater.pipelines.source.options import SourceOptions, offsets_from_json,
 from headwater.pipelines.source.plain_errors import plain_errors
 from headwater.pipelines.source.progress import split_end_markers, with_end_markers
 from headwater.pipelines.source.reading import OffsetRange, fetcher_of, read_range
-from headwater.pipelines.source.sizing import shortened
+from headwater.pipelines.source.sizing import LARGEST_BYTES, shortened
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_PARTITIONS_EVERY_S: Final = 1.0
@@ -77,13 +77,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         with plain_errors():
-            ends, at_end = split_end_markers(end)
-            ranges = self._offset_ranges(
-                offsets_from_json(split_end_markers(start)[0]), offsets_from_json(ends)
-            )
-            if self._options.progress:
-                ranges = _with_progress(ranges, offsets_from_json(ends), at_end)
-            return ranges
+            return self._ranges(start, end)
+
+    def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
+        ends, at_end = split_end_markers(end)
+        ranges = self._offset_ranges(
+            offsets_from_json(split_end_markers(start)[0]), offsets_from_json(ends)
+        )
+        if self._options.progress:
+            ranges = _with_progress(ranges, offsets_from_json(ends), at_end)
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, OffsetRange)
@@ -125,7 +128,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._options.max_bytes,
             lambda topic: self._bytes_per_offset(topic, begins, ends),
         )
-        return shortened(begins, admitted, self._options.max_bytes, self._sampled)
+        return shortened(
+            begins,
+            admitted,
+            self._options.max_bytes,
+            self._sampled,
+            self._largest_bytes(begins, admitted),
+        )
+
+    def _largest_bytes(self, start: Offsets, end: Offsets) -> int:
+        """What no record between these offsets exceeds, as far as that can be seen cheaply."""
+        return LARGEST_BYTES
 
     def _at_end(self, end: Offsets) -> Offsets:
         """Partitions that a micro-batch reads to their end. They are recorded with the offsets, so

@@ -38,6 +38,7 @@ from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.verification.comparison import Verdict, compare
 from headwater.pipelines.verification.stores import seen_by_tasks, stored_frame
 from headwater.sinks.contract import OP, TRUNCATE, Log, Offsets, Position
+from headwater.subjects.access import PersonalTopics
 
 _AGAIN_S: Final = 0.05
 
@@ -50,15 +51,18 @@ def verify_captured(
     *,
     state_dir: Path,
     timeout_s: float = 60.0,
+    personal: PersonalTopics | None = None,
 ) -> Verdict:
-    """Compares the table in the database with its topic. `settings` include the password."""
+    """Compares the table in the database with its topic. `settings` include the password.
+    `personal`: fields that the topic has encrypted; equal values are equal texts.
+    """
     fields, key = captured_schema(log.bootstrap, log.login, topic)
     if not key:
         raise PipelineError(f"{topic} has no key to identify its rows")
     source = source_of(settings, log.bootstrap)
     try:
         table = _table(source, settings.name, topic)
-        shaper = Shaper(settings, source.connector, source.database)
+        shaper = Shaper(settings, source.connector, source.database, personal)
         before = ends_of(log, [topic])
         with seen_by_tasks(spark, state_dir) as directory:
             path = directory / "stored.parquet"

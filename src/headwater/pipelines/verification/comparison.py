@@ -1,6 +1,6 @@
 """Two sets of rows compared: by checksums of buckets of keys, and row by row where those differ."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,6 +43,8 @@ class Verdict:
     count: int  # of the rows that differ
     differences: list[Difference] = field(default_factory=list)  # the first SHOWN
     not_derived: tuple[str, ...] = ()  # columns of the store that the pipeline no longer has
+    missing: int = 0  # of those that differ, rows that the store does not have
+    unexpected: int = 0  # and that only the store has
 
     @property
     def is_equal(self) -> bool:
@@ -57,9 +59,13 @@ def compare(
     derived: DataFrame,
     *,
     also: DataFrame | None = None,
+    shown_of_each: int | None = None,
+    check: Callable[[DataFrame], None] | None = None,
 ) -> Verdict:
-    """`also` are changes that may or may not be in the store: a row that equals the result of one
-    of them is correct, too.
+    """With the first SHOWN differences, or so many that are missing, unexpected, and different.
+    `also` are changes that may or may not be in the store: a row that equals the result of one
+    of them is correct, too. `check` gets the derived rows of the buckets that differ. (Two rows of
+    one key are among them: the store has one of them at most, so the bucket's rows differ.)
     """
     names = [name for name in stored.columns if name not in (OP, AT, POSITION)]
     key = write.key or tuple(names)
@@ -81,16 +87,37 @@ def compare(
     ]
     if not differing:
         return Verdict(write.name, version, position, rows, 0, 0)
+    if check is not None:
+        types = {field.name: field.dataType for field in stored.schema}
+        check(derived.where(_bucket(key, types).isin(differing)))
     found = _different(stored, derived, key, names, differing, counted=not write.key)
     if also is not None:
         found = _unless_changed(found, also, key, names)
     found = found.persist()
     try:
-        count = found.count()
-        shown = [_difference(row.asDict(recursive=True), key, names) for row in found.take(SHOWN)]
+        is_missing, is_unexpected = F.col("stored").isNull(), F.col("derived").isNull()
+        count, missing, unexpected = found.agg(
+            F.count("*"), F.count_if(is_missing), F.count_if(is_unexpected)
+        ).collect()[0]
+        if shown_of_each is None:
+            taken = found.take(SHOWN)
+        else:
+            kinds = (is_missing, is_unexpected, ~is_missing & ~is_unexpected)
+            taken = [row for kind in kinds for row in found.where(kind).take(shown_of_each)]
+        shown = [_difference(row.asDict(recursive=True), key, names) for row in taken]
     finally:
         found.unpersist()
-    return Verdict(write.name, version, position, rows, len(differing), count, shown)
+    return Verdict(
+        write.name,
+        version,
+        position,
+        rows,
+        len(differing),
+        count,
+        shown,
+        missing=missing,
+        unexpected=unexpected,
+    )
 
 
 def _checksums(frame: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:

@@ -8,10 +8,11 @@ pipeline may run meanwhile: nothing is locked, and the offsets are the store's o
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +21,10 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of PySpark's users 
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headwater.errors import NotReady, PipelineError
-from headwater.pipelines.flow import STORED_OP, Write
+from headwater.pipelines.checkpoint import Checkpoint
+from headwater.pipelines.flow import STORED_OP, Write, has_results
 from headwater.pipelines.offsets import check_derivable
+from headwater.pipelines.operators.runtime.naming import CLOCK_CONDITION
 from headwater.pipelines.operators.windows.results import EARLY, MARK
 from headwater.pipelines.position import POSITION
 from headwater.pipelines.reading import BoundedReader, as_table
@@ -37,15 +40,22 @@ def verify(pipeline: Pipeline, name: str, *, version: int | None = None) -> Verd
     store = open_store(pipeline.environment, pipeline.name, write)
     try:
         with seen_by_tasks(pipeline.spark, pipeline.environment.state_dir) as directory:
-            chosen, fields, position = _saved(store, write, version, directory)
+            chosen, fields, position = save_rows(store, write, version, directory)
             stored = stored_frame(pipeline.spark, directory / "stored.parquet", fields)
-            derived = derive(pipeline, write, position.offsets)
+            derived = derive(
+                pipeline, write, position.offsets, time_us(pipeline, write, chosen, position)
+            )
             if is_net(write, fields.names):
                 stored, derived = net_of(write, stored), net_of(write, derived)
             missing = tuple(name for name in stored.columns if name not in derived.columns)
             fields = pa.schema([field for field in fields if field.name in derived.columns])
             found = compare(
-                write, chosen, position, stored.drop(*missing), _as_stored(derived, fields)
+                write,
+                chosen,
+                position,
+                stored.drop(*missing),
+                _as_stored(derived, fields),
+                check=lambda rows: refuse_two_rows(pipeline.name, write, rows),
             )
             return replace(found, not_derived=tuple(name for name in missing if name != MARK))
     finally:
@@ -61,15 +71,22 @@ def is_readable(pipeline: Pipeline, name: str) -> bool:
         store.close()
 
 
-def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
-    """What the pipeline derives from the log up to `offsets`: the rows that a store should have."""
+def derive(
+    pipeline: Pipeline, write: Write, offsets: Offsets, now_us: int | None = None
+) -> DataFrame:
+    """What the pipeline derives from the log up to `offsets`, at the time of the store's last
+    batch: the rows that a store should have.
+    """
     check_derivable(pipeline.settings, pipeline.environment.log, offsets)
     reader = BoundedReader(pipeline.spark, pipeline.environment.log, pipeline.settings, offsets)
-    flow = pipeline.flow(reader)
-    if flow.unrepeatable:
+    flow = pipeline.flow(reader, now_us=now_us)
+    by_time = [what for what in flow.unrepeatable if what != CLOCK_CONDITION or now_us is None]
+    if by_time:
         raise PipelineError(
-            f"pipeline {pipeline.name} uses " + ", ".join(dict.fromkeys(flow.unrepeatable)),
-            detail="its rows depend on when they were derived, not on the log alone",
+            f"pipeline {pipeline.name} uses " + ", ".join(dict.fromkeys(by_time)),
+            detail="its rows depend on when they were derived, not on the log alone"
+            if by_time != [CLOCK_CONDITION]
+            else "the time of the store's last batch is not in the checkpoint of this machine",
             hint="they cannot be verified",
         )
     bounded = write_named(flow, write.name)
@@ -82,10 +99,10 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
     frame = bounded.frame
     if not write.key:
         return frame
-    if POSITION in frame.columns:
+    if POSITION in frame.columns and not has_results(frame):
         return as_table(frame, write.key)
     if bounded.operators:
-        return _final_rows(pipeline.name, write, frame)
+        return _final_rows(frame)
     if OP in frame.columns:
         raise PipelineError(
             f"pipeline {pipeline.name}: what goes to {write.table} has {OP} and no {POSITION}",
@@ -95,22 +112,36 @@ def derive(pipeline: Pipeline, write: Write, offsets: Offsets) -> DataFrame:
     return frame
 
 
-def _final_rows(pipeline: str, write: Write, frame: DataFrame) -> DataFrame:
+def time_us(pipeline: Pipeline, write: Write, version: int, position: Position) -> int | None:
+    """Of the batch that the store has; None if this machine does not have its checkpoint."""
+    state_dir = pipeline.environment.state_dir
+    return Checkpoint(state_dir, pipeline.name, write.name, version).time_us(position)
+
+
+def _final_rows(frame: DataFrame) -> DataFrame:
     """The rows that operators derive from the whole log at once: the final row of each key. `_mark`
     is left out: intermediate results are not derived here.
     """
     if OP in frame.columns:
         frame = frame.where(F.coalesce(F.col(OP), F.lit("")) != DELETE)
-    twice = frame.groupBy(*write.key).count().where("count > 1").take(1)
-    if twice:
-        shown = ", ".join(f"{name}={twice[0][name]}" for name in write.key)
-        raise PipelineError(
-            f"pipeline {pipeline}: {write.table} is derived with two rows of one key",
-            detail=shown,
-            hint="the key of results has all columns that they are grouped by, and"
-            f' the window\'s bounds; else select "{POSITION}" too, which has their order',
-        )
     return frame.drop(MARK)
+
+
+def refuse_two_rows(pipeline: str, write: Write, frame: DataFrame) -> None:
+    """Raises PipelineError if the frame has two rows of one key."""
+    if write.key:
+        twice = frame.groupBy(*write.key).count().where("count > 1").take(1)
+        if twice:
+            raise two_rows_of_one_key(pipeline, write, twice[0].asDict())
+
+
+def two_rows_of_one_key(pipeline: str, write: Write, row: Mapping[str, Any]) -> PipelineError:
+    return PipelineError(
+        f"pipeline {pipeline}: {write.table} is derived with two rows of one key",
+        detail=", ".join(f"{name}={row[name]}" for name in write.key),
+        hint="the key of results has all columns that they are grouped by, and"
+        f' the window\'s bounds; else select "{POSITION}" too, which has their order',
+    )
 
 
 def is_net(write: Write, columns: Sequence[str]) -> bool:
@@ -136,7 +167,7 @@ def net_of(write: Write, frame: DataFrame) -> DataFrame:
     return left.select(*names, op, times).drop("__copy")
 
 
-def _saved(
+def save_rows(
     store: Store, write: Write, version: int | None, directory: Path
 ) -> tuple[int, pa.Schema, Position]:
     """Saves the store's rows to a file: they may not fit into memory."""

@@ -115,9 +115,9 @@ ROWS = st.lists(
 def log(drawn):
     """In the order of time, and at the end a row that closes all windows before it."""
     second, rows = 0, []
-    for each in drawn:
-        second += each["step"]
-        values = {name: value for name, value in each.items() if name != "step"}
+    for draw in drawn:
+        second += draw["step"]
+        values = {name: value for name, value in draw.items() if name != "step"}
         rows.append({"at": EPOCH + timedelta(seconds=second), **values})
     rows.append({"at": EPOCH + timedelta(seconds=1000), **dict.fromkeys(SCHEMA.names[1:])})
     return rows
@@ -173,7 +173,7 @@ def test_sessions_and_sliding_windows_take_them_too(drawn, size):
         else:
             sessions.append([row])
     intervals = [
-        [each for each in rows if 0 <= (row["at"] - each["at"]).total_seconds() < SIZE_S]
+        [other for other in rows if 0 <= (row["at"] - other["at"]).total_seconds() < SIZE_S]
         for row in rows[:-1]
     ]
     aggregates, time = operator().aggregates, EventTime("at", 0)

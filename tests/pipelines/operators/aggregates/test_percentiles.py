@@ -67,7 +67,7 @@ def test_integers(values):
     table = pa.table({"x": pa.array(values, pa.int64())})
     (found,) = result(ALL, table, at_once(ALL, table, [0] * len(values), 1))
     for share, value in zip(SHARES, found, strict=True):
-        true = exact([float(each) for each in values], share)
+        true = exact([float(value) for value in values], share)
         assert is_close(value, true)
         assert value == true or abs(true) >= 128  # small ones have a bin of their own
 

@@ -71,8 +71,8 @@ def test_equal_numbers_are_one_value():
     table = pa.table({"x": [0.0, -0.0, math.nan, -math.nan, math.nan]})
     top = hw.agg.top("x", 3)
     (found,) = result(top, table, at_once(top, table, [0] * 5, 1))
-    assert [str(each["value"]) for each in found] == ["nan", "0.0"]
-    assert [each["count"] for each in found] == [3, 2]
+    assert [str(entry["value"]) for entry in found] == ["nan", "0.0"]
+    assert [entry["count"] for entry in found] == [3, 2]
 
 
 def test_more_distinct_values_than_allowed_are_an_error_whenever_they_meet():

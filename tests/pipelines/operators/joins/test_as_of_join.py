@@ -123,9 +123,9 @@ def merged(events: dict, table: dict) -> dict[int, str | None]:
             found[row["id"]] = current.get(row["customer"], (None, None))[1]
         elif row["_op"] == "t":
             current = {
-                name: each
-                for name, each in current.items()
-                if each[0] != partition and each[2] >= time
+                name: version
+                for name, version in current.items()
+                if version[0] != partition and version[2] >= time
             }
         elif row["_op"] == "d":
             current.pop(row["name"], None)

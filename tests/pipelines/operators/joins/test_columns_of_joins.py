@@ -52,14 +52,14 @@ def stream_join(directory, left=(), how="inner", key=LONG, within_us=MINUTE_US):
             time=time,
             key=("key",),
             hash_column="key",
-            columns=tuple((each, each) for each in schema.names),
+            columns=tuple((name, name) for name in schema.names),
             is_outer=how in (name, "full"),
             back_us=within_us,
             ahead_us=within_us,
         )
         sides.append(side)
         sources.append(Source(schema, ("key",), (*schema.names, "_op", "_at"), time))
-    output = result_schema(tuple(sides), [pa.schema([*each, *ADDED]) for each in schemas])
+    output = result_schema(tuple(sides), [pa.schema([*schema, *ADDED]) for schema in schemas])
     return Driver(IntervalJoin(*sides, lateness_of("drop", None), output), sources, directory)
 
 

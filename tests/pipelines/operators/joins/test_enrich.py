@@ -79,7 +79,7 @@ def test_wrong_uses_are_errors_when_the_pipeline_is_built(spark, project):
         admin.create_topics([new])[name].result()
     project.topic("bought", 1)
     cases = {
-        'hw.enrich(orders, kept.where("id > 1"), on="customer_id")': (
+        'hw.enrich(orders, kept.where("id > 1").distinct(), on="customer_id")': (
             "the topic of the table cannot be found"
         ),
         'hw.enrich(orders, kept, on="total2")': "there is no column total2",
@@ -145,8 +145,8 @@ REVENUE = """
 
 @long
 def test_windows_over_enriched_orders_miss_none_that_is_in_time(spark, project):
-    """The orders of one partition go through the buckets of their customers, and time is told by
-    them in their order again: minutes apart, with a delay of a second, none is late.
+    """The orders of one partition go through the buckets of their customers, and event time
+    follows their order again: minutes apart, with a delay of a second, none is late.
     """
     project.topic("sold", 1)
     project.topic("buyers", 2)

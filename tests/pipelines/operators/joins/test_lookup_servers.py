@@ -28,7 +28,10 @@ ROW = ["it's", WHEN, date(2026, 1, 2), Decimal("1.50"), True]
 def found(url, key, keys, kinds, columns=COLUMNS):
     """The columns of each key's row."""
     events = pa.record_batch(
-        [pa.array(each, kind) for each, kind in zip(zip(*keys, strict=True), kinds, strict=True)],
+        [
+            pa.array(column, kind)
+            for column, kind in zip(zip(*keys, strict=True), kinds, strict=True)
+        ],
         names=[f"e{n}" for n in range(len(key))],
     )
     output = pa.schema([*events.schema, *columns])

@@ -40,8 +40,8 @@ def at(seconds):
 
 
 class Join:
-    """Left rows {"key", "l", "left_at"}, right rows {"key", "r", "right_at"}; l and r tell rows
-    apart. The key is one integer, or two strings whose hash is a bad one."""
+    """Left rows {"key", "l", "left_at"}, right rows {"key", "r", "right_at"}; l and r
+    identify rows. The key is one integer, or two strings whose hash is a bad one."""
 
     def __init__(
         self, before, after, how, directory, *, delay=0, idle=None, late="drop", strings=False

@@ -161,7 +161,7 @@ class TestRowsThatMove:
     )
     def test_a_third_step_only_where_rows_can_move(self, how, on, keys, is_apart):
         names = [["l", "a", "x"], ["r", *(other for _, other in on)]]
-        schemas = [pa.schema([(each, pa.int64()) for each in of]) for of in names]
+        schemas = [pa.schema([(name, pa.int64()) for name in of]) for of in names]
         _, last = planned(joined_tables(schemas, keys, on, how), on, how)
         assert (last is not None) == is_apart
 
@@ -252,7 +252,7 @@ class TestBank:
         same = Table(pa.schema([("id", pa.int64()), ("again", pa.int64())]), ("id",), "accounts")
         tables = Tables(one, same, on="id", how="full", directory=tmp_path)
         for number in range(8):
-            rows = [{"id": each, "balance": number * each, "_op": "u"} for each in (number % 7, 3)]
+            rows = [{"id": id_, "balance": number * id_, "_op": "u"} for id_ in (number % 7, 3)]
             beside = [{"id": row["id"], "again": row["balance"], "_op": "u"} for row in rows]
             tables.batch(rows, beside)
             assert all(row["balance"] == row["again"] for row in tables.rows.values())

@@ -57,7 +57,7 @@ def test_one_that_cannot_be_written_fails_the_task(tmp_path, monkeypatch, refuse
     commit = FileState.commit
 
     def refusing(state):
-        if state._directory.name == str(refused):
+        if state.path[1] == refused:
             raise PipelineError("the state of an operator cannot be written")
         commit(state)
 

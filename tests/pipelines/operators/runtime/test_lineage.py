@@ -145,7 +145,7 @@ def enrich(*, inner=False, columns=EVENT, key="who", names=("city", "y"), more=(
         events=tuple(schema.names),
         event_key=(key,),
         table_key=("id",),
-        table=tuple(pa.field(*each) for each in ROW),
+        table=tuple(pa.field(*field) for field in ROW),
         columns=("city", "y"),
         is_inner=inner,
         time=EventTime("_at", 0),
@@ -308,8 +308,8 @@ def results(rows):
 def without(log, record, is_event):
     """An event that is deleted still moves the watermark."""
     if not is_event:
-        return [each for each in log if each is not record]
-    return [{**each, "_op": "u"} if each is record else each for each in log]
+        return [other for other in log if other is not record]
+    return [{**other, "_op": "u"} if other is record else other for other in log]
 
 
 def check(step, logs, timed, *, may_gain=False):
@@ -389,7 +389,7 @@ def test_the_changes_by_which_two_joined_rows_are_as_they_are(how):
         moves[1].of("table")
         logs = {"orders": orders(of_orders), "table": of_table}
         if how == "left":  # that a partner is missing comes from no record that is there
-            logs["table"] = [each for each in of_table if each["_op"] != "d"]
+            logs["table"] = [row for row in of_table if row["_op"] != "d"]
         check(step, logs, ())
 
     run()

@@ -1,13 +1,14 @@
 """Windows, a join and an enrichment whose driver, JVM and workers are killed: results are as the
 log has them, every late row is published once, counts are exact.
 
-The full tier kills more often than once, HEADWATER_LONG=N N times, and has more operators.
+The full tier kills more often, HEADWATER_LONG=N N times, and has more operators.
 """
 
 import contextlib
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 
@@ -16,13 +17,15 @@ import pytest
 from support.pipelines.project import Project, is_at, wait_for
 from support.pipelines.spark_killing import Victim
 from support.sinks.topic_places import read_messages
-from tiers import IS_FULL, kills
+from tiers import IS_FULL, kills, long
 
 from headwater.inspect.pipelines import pipeline_states
 from headwater.pipelines.offsets import ends_of
 from headwater.pipelines.verification.stores import verify
 
 KILLS = kills(quick=1, full=20)
+DRIVER_KILLS = kills(quick=1000, full=1000)
+MOST_BACKLOG = 200  # of the drivers that are killed under load: bursts are left to a query
 START_S = 1_767_225_600
 PIPELINE = """
     rows = flow.changes("{events}", "id bigint, name_id bigint, n bigint, at timestamp")
@@ -46,27 +49,40 @@ MORE = """
     names = flow.table("{names}", "id bigint, name string", key="id")
     rich = hw.enrich(rows, names, on=[("name_id", "id")])
     flow.write(rich, to="cache", table="rich", key="id")
+    rises = hw.match(
+        rows, "name_id", "A B+", time=at, define={{"B": "n > PREV(n)"}}, within="1 minute",
+        measures={{"first": "FIRST(id)", "last": "LAST(id)", "number": "MATCH_NUMBER()"}},
+    )
+    flow.write(rises, to="cache", table="rises", key=["name_id", "number"])
 """
-WRITES = ["cache/sums", "cache/pairs", *(["cache/corrected", "cache/rich"] if IS_FULL else [])]
+COPIES = """
+    flow.write(rows.select("id", "_position.partition", "_position.offset"), to="topic",
+        table="{copies}")
+"""
+WRITES = ["cache/sums", "cache/pairs"]
+if IS_FULL:
+    WRITES += ["cache/corrected", "cache/rich", "cache/rises"]
 
 
 class Killed(Project):
     """Two topics of events, whose time goes on unevenly and sometimes back."""
 
-    def __init__(self, directory, bootstrap):
+    def __init__(self, directory, bootstrap, name, more=""):
         super().__init__(directory, bootstrap)
-        self.events = self.topic("killed-events", 2)
-        self.others = self.topic("killed-others", 2)
-        self.names = self.topic("killed-names")
+        self.name = name
+        self.events = self.topic(f"{name}-events", 2)
+        self.others = self.topic(f"{name}-others", 2)
+        self.names = self.topic(f"{name}-names")
+        self.copies = self.topic(f"{name}-copies")
         self.made = {topic: ([], []) for topic in (self.events, self.others)}
         self.rng = random.Random(KILLS)
         self.now = 0
-        for each in range(5):
-            self.produce(self.names, {"id": each, "name": f"name {each}"})
-        body = (PIPELINE + (MORE if IS_FULL else "")).format(
-            events=self.events, others=self.others, names=self.names
+        for number in range(5):
+            self.produce(self.names, {"id": number, "name": f"name {number}"})
+        body = (PIPELINE + (MORE if IS_FULL else "") + more).format(
+            events=self.events, others=self.others, names=self.names, copies=self.copies
         )
-        self.pipeline("killed", body, batch_rows="2000")
+        self.pipeline(name, body, batch_rows="2000")
 
     def some(self, count):
         for _ in range(count):
@@ -115,7 +131,7 @@ class Killed(Project):
     def published(self):
         found = {}
         for partition in (0, 1):
-            for message in read_messages(self.bootstrap, "killed.late", partition):
+            for message in read_messages(self.bootstrap, f"{self.name}.late", partition):
                 about = {name.split(".")[-1]: value.decode() for name, value in message.headers()}
                 position = about["topic"], int(about["partition"]), int(about["offset"])
                 found.setdefault(about["operator"], []).append(position)
@@ -138,12 +154,17 @@ def chosen(rng):
 @pytest.mark.slow
 @pytest.mark.timeout(400 + 240 * KILLS)
 def test_operators_killed_again_and_again(spark, tmp_path, broker_address):
-    project = Killed(tmp_path, broker_address)
+    project = Killed(tmp_path, broker_address, "killed")
     project.some(500)
     rng, deaths, victims = random.Random(KILLS), Counter(), []
     try:
         for _, death in zip(range(KILLS), chosen(rng), strict=False):
-            victim = Victim(project, "killed", death=death if "write" in death else None)
+            victim = Victim(
+                project,
+                "killed",
+                death=death if "write" in death else None,
+                most_backlog=MOST_BACKLOG,
+            )
             victims.append(victim)
             kill(project, victim, death, rng)
             deaths[death["at"]] += 1
@@ -154,6 +175,64 @@ def test_operators_killed_again_and_again(spark, tmp_path, broker_address):
         for victim in victims:
             victim.end()
     proven(project, spark)
+
+
+@contextlib.contextmanager
+def load(project):
+    """Records a few at a time, and in bursts that are too many for the driver."""
+    ending = threading.Event()
+    rng = random.Random(DRIVER_KILLS)
+
+    def produce():
+        while not ending.wait(0.1):
+            project.some(MOST_BACKLOG if rng.random() < 0.02 else rng.choice([1, 1, 3]))
+
+    producing = threading.Thread(target=produce)
+    producing.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        producing.join()
+
+
+@pytest.mark.slow
+@long  # the test above stands for it, and engine/test_switching.py has a death at each step
+@pytest.mark.timeout(400 + 120 * DRIVER_KILLS)
+def test_a_driver_killed_at_any_moment_under_load(spark, tmp_path, broker_address):
+    """Its writes switch between the driver and queries all the time."""
+    project = Killed(tmp_path, broker_address, "loaded", COPIES)
+    rng, victims, queries = random.Random(DRIVER_KILLS), [], 0
+    began_s = time.monotonic()
+    try:
+        with load(project):
+            for number in range(DRIVER_KILLS):
+                victim = Victim(project, project.name, most_backlog=MOST_BACKLOG)
+                victims.append(victim)
+                began = commits(project)
+                if rng.random() < 0.9:
+                    victim.wait_until(lambda before=began: commits(project) > before, "a batch")
+                    time.sleep(rng.uniform(0, 1.5))
+                else:  # perhaps while it starts
+                    time.sleep(rng.uniform(0, 10))
+                victim.kill(with_jvm=rng.random() < 0.3)
+                queries += victim.said().count("catching up as a query")
+                took_s = time.monotonic() - began_s
+                print(f"{took_s:.0f} s: {number + 1} killed, {queries} queries", flush=True)
+        for victim in victims:
+            victim.wait_until_gone()
+    finally:
+        for victim in victims:
+            victim.end()
+    assert queries
+    proven(project, spark, f"topic/{project.copies}")
+    copied = Counter(
+        (row["partition"], row["offset"])
+        for message in read_messages(project.bootstrap, project.copies)
+        for row in [orjson.loads(message.value())]
+    )
+    made = enumerate(project.made[project.events])
+    assert copied == Counter((partition, at) for partition, all_ in made for at in range(len(all_)))
 
 
 def kill(project, victim, death, rng):
@@ -177,34 +256,43 @@ def kill(project, victim, death, rng):
 def commits(project):
     written = project.state_dir.rglob("commits")
     return sum(
-        max((int(name) + 1 for name in os.listdir(each) if name.isdigit()), default=0)
-        for each in written
+        max((int(name) + 1 for name in os.listdir(directory) if name.isdigit()), default=0)
+        for directory in written
     )
 
 
-def proven(project, spark):
-    (pipeline,) = project.pipelines(spark, "killed")
+def proven(project, spark, *more):
+    (pipeline,) = project.pipelines(spark, project.name)
     writes = pipeline.flow().writes
     ends = ends_of(pipeline.environment.log, [project.events, project.others, project.names])
     expected = project.expected_late()
     assert all(expected.values())
     counts = {name: len(positions) for name, positions in expected.items()}
-    with project.running(spark, "killed"):
+    with project.running(spark, project.name):
         for write in writes:
             its = {topic: ends[topic] for topic in write.topics}
             wait_for(lambda w=write, e=its: is_at(pipeline, w, e), f"the end of {write.name}", 240)
-        wait_for(lambda: told_late(project, counts) == counts, f"{counts} in status", 30)
-    for name in WRITES:
+        wait_for(lambda: reported_late(project, counts) == counts, f"{counts} in status", 30)
+    for name in (*WRITES, *more):
         verdict = verify(pipeline, name)
         assert verdict.is_equal, verdict
         assert verdict.rows
         assert verdict.version == 1, "nothing was derived again"
-    assert project.published() == expected
+    published = project.published()
+    assert {name: Counter(found) for name, found in published.items()} == {
+        name: Counter(positions) for name, positions in expected.items()
+    }, {name: differing(expected[name], published[name]) for name in expected}
 
 
-def told_late(project, names):
-    (known,) = pipeline_states(project.config(), ["killed"])
+def differing(expected, published):
+    """Positions that were not published, and those that were published too often."""
+    wanted, found = Counter(expected), Counter(published)
+    return sorted((wanted - found).elements()), sorted((found - wanted).elements())
+
+
+def reported_late(project, names):
+    (status,) = pipeline_states(project.config(), [project.name])
     metrics = {
-        name: operator for write in known.writes for name, operator in write.operators.items()
+        name: operator for write in status.writes for name, operator in write.operators.items()
     }
     return {name: metrics.get(name, {}).get("late") for name in names}

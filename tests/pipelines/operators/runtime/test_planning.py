@@ -63,7 +63,8 @@ ROWS = """
 
 def windows(rows):
     time = hw.event_time("at", delay="5 seconds", future=None)
-    return hw.tumbling(rows, time, "10 seconds").agg(n=hw.agg.count(), total=hw.agg.sum("n"))
+    tens = hw.tumbling(rows, time, "10 seconds", name="tens")  # which is in positions
+    return tens.agg(n=hw.agg.count(), total=hw.agg.sum("n"))
 
 
 def test_rows_that_spark_has_moved_are_late_by_their_offset(spark):

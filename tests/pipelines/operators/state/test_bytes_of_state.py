@@ -52,7 +52,7 @@ def test_changes_of_a_table_that_events_are_enriched_from(tmp_path, is_spread):
         asked = random.choice(ROWS, 50)
         found = table.find([pa.chunked_array([asked])], np.full(50, number))
         (texts,) = found.columns(["text"])
-        expected = [f"row {each} of {last[each]} " for each in asked]
+        expected = [f"row {key} of {last[key]} " for key in asked]
         assert all(map(str.startswith, texts.to_pylist(), expected))
         table.save(number, number)
         state.commit()
@@ -77,7 +77,7 @@ SESSIONS = pa.schema(
 def sessions(keys, first, count):
     given = [keys, first, first + count, np.zeros(len(keys)), np.full(len(keys), NO_SLOT), count]
     return pa.Table.from_arrays(
-        [pa.array(each).cast(field.type) for each, field in zip(given, SESSIONS, strict=True)],
+        [pa.array(column).cast(field.type) for column, field in zip(given, SESSIONS, strict=True)],
         schema=SESSIONS,
     )
 

@@ -2,13 +2,13 @@
 
 import errno
 import os
-from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pytest
 
 from headwater.errors import PipelineError, StateLost
+from headwater.log.disk.files import Files
 from headwater.pipelines.operators.state.compatibility import (
     check_layout_compatible,
     check_settings_compatible,
@@ -226,7 +226,7 @@ def test_files_of_another_attempt_of_the_batch_before_are_retained(operator):
     """The last manifest counts, whichever attempt the next batch has begun with."""
     step(operator, 0)
     one, other = opened(operator, 1), opened(operator, 1)
-    for name in ("all", "slow"):  # written anew, where the other one leaves them
+    for name in ("all", "slow"):  # rewritten, where the other one leaves them
         one.put(name, rows(0))
     one.commit()
     later = opened(operator, 2)
@@ -310,7 +310,7 @@ def test_missing_state_is_not_begun_again(operator):
     with pytest.raises(StateLost, match="is missing"):
         opened(operator, 1)
     with pytest.raises(StateLost, match="is missing"):
-        check_begun(operator, BUCKETS)
+        check_begun(operator)
 
 
 def test_an_operator_that_was_not_begun(tmp_path):
@@ -370,9 +370,9 @@ def test_a_table_outlives_its_file(operator):
 def test_no_descriptor_stays_open(operator):
     step(operator, 0)
     before = len(os.listdir("/proc/self/fd"))
-    kept = [opened(operator, 1).table("all") for _ in range(20)]
+    tables = [opened(operator, 1).table("all") for _ in range(20)]
     assert len(os.listdir("/proc/self/fd")) == before
-    assert kept
+    assert tables
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
@@ -398,14 +398,14 @@ def test_rows_put_aside_are_of_their_batch_alone(operator):
 @pytest.mark.parametrize("name", ["begun", "0/0.json"])
 def test_what_cannot_be_read_just_now_is_not_lost(operator, name, monkeypatch):
     step(operator, 0)
-    read = Path.read_bytes
+    read = Files.read
 
-    def refused(path):
-        if path == operator / name:
+    def refused(files, path):
+        if path == str(operator / name):
             raise OSError(errno.EMFILE, "Too many open files")
-        return read(path)
+        return read(files, path)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(Files, "read", refused)
     with pytest.raises(PipelineError, match="Too many open files") as caught:
         opened(operator, 1)
     assert not isinstance(caught.value, StateLost)

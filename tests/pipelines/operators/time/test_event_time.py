@@ -14,9 +14,10 @@ from tiers import examples
 import headwater as hw
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.runtime.contract import SEEN
-from headwater.pipelines.operators.runtime.packing import BUCKET, NOW, Packing, packed_schema
+from headwater.pipelines.operators.runtime.packing import NOW, Packing, packed_schema
 from headwater.pipelines.operators.runtime.unpacking import packets_in, unpacked
 from headwater.pipelines.operators.time.event_time import time_of
+from headwater.pipelines.position import POSITION, POSITION_TYPE
 
 
 def at(number, name="a", **more):
@@ -271,17 +272,41 @@ def test_any_cut_judges_the_same_rows_late(tmp_path_factory, found, data):
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), min_size=1), st.integers(1, 10))
 def test_a_task_remembers_what_it_has_seen_in_each_partition(rows, size):
     """Partitions may be mixed in a task, and its rows come in several Arrow batches."""
-    stamper = hw.event_time("at", future=None).start()
-    origins = pa.array([origin for origin, _ in rows], pa.int32())
-    batch = pa.RecordBatch.from_arrays([pa.array([each for _, each in rows], STAMP)], ["at"])
-    found = []
-    for start in range(0, len(rows), size):
-        stamped = stamper.stamp(batch.slice(start, size), origins.slice(start, size))
-        found += stamped[SEEN].to_pylist()
+    found = _seen([(origin, number, time) for number, (origin, time) in enumerate(rows)], size)
     assert found == [
         max(time for origin, time in rows[: number + 1] if origin == rows[number][0])
         for number in range(len(rows))
     ]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(0, 50)), min_size=1),
+    st.integers(1, 10),
+)
+def test_rows_of_one_offset_do_not_make_each_other_late(rows, size):
+    """A shuffle leaves them in any order."""
+    rows.sort(key=lambda row: row[1])
+    assert _seen(rows, size) == [
+        max([time, *(one[2] for one in rows if one[0] == origin and one[1] < offset)])
+        for origin, offset, time in rows
+    ]
+
+
+def _seen(rows, size):
+    """SEEN of (partition, offset, time), in Arrow batches of this size."""
+    stamper = hw.event_time("at", future=None).start()
+    origins = pa.array([origin for origin, _, _ in rows], pa.int32())
+    positions = [{"topic": "t", "partition": one, "offset": offset} for one, offset, _ in rows]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([time for *_, time in rows], STAMP), pa.array(positions, POSITION_TYPE)],
+        ["at", POSITION],
+    )
+    found = []
+    for start in range(0, len(rows), size):
+        stamped = stamper.stamp(batch.slice(start, size), origins.slice(start, size))
+        found += stamped[SEEN].to_pylist()
+    return found
 
 
 def test_a_partition_that_several_tasks_read_is_one():
@@ -300,7 +325,6 @@ def test_a_partition_that_several_tasks_read_is_one():
             for offset, number in offsets_and_hours
         ]
         batch = pa.RecordBatch.from_pylist(rows, schema)
-        batch = batch.append_column(BUCKET, pa.array([0] * len(rows), pa.int32()))
         batch = batch.append_column(NOW, pa.array([START] * len(rows), STAMP))
         return [packet for one in packing.pack(iter([batch]), task) for packet in packets_in(one)]
 

@@ -138,10 +138,12 @@ def test_a_partition_without_producers_is_not_waited_for(judge):
 
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_when_all_have_left_time_is_where_the_furthest_was(judge, is_cut):
-    told = [{P0: [row("a", 8, 8)], P1: [row("b", 3, 3)]}, {P0: [row("a", None, LEAVES)]}]
-    told.append({P1: [row("b", None, LEAVES)]})
+    batches = [{P0: [row("a", 8, 8)], P1: [row("b", 3, 3)]}, {P0: [row("a", None, LEAVES)]}]
+    batches.append({P1: [row("b", None, LEAVES)]})
     for batch in (
-        told if is_cut else [{P0: told[0][P0] + told[1][P0], P1: told[0][P1] + told[2][P1]}]
+        batches
+        if is_cut
+        else [{P0: batches[0][P0] + batches[1][P0], P1: batches[0][P1] + batches[2][P1]}]
     ):
         judge.batch(batch)
     assert judge.now == hours(8)
@@ -175,11 +177,11 @@ def test_numbers_are_names_too(tmp_path):
 
 DEVICES = st.sampled_from(["a", "b", "c", None])
 DONE = st.one_of(st.none(), st.integers(0, 12), st.just(LEAVES))
-TOLD = st.tuples(DEVICES, st.one_of(st.none(), st.integers(0, 48)), DONE)
+EVENTS = st.tuples(DEVICES, st.one_of(st.none(), st.integers(0, 48)), DONE)
 
 
-def _row(number, told):
-    device, quarter, done = told
+def _row(number, event):
+    device, quarter, done = event
     at = None if quarter is None else quarter / 4
     return row(device, at, done, name=f"{number}-{device}")
 
@@ -216,9 +218,9 @@ def _cut(data, rows, least=0):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.lists(TOLD, max_size=40), st.integers(0, 90), st.data())
-def test_any_cut_of_a_partition_judges_the_same(tmp_path_factory, told, delay, data):
-    rows = [_row(number, each) for number, each in enumerate(told)]
+@given(st.lists(EVENTS, max_size=40), st.integers(0, 90), st.data())
+def test_any_cut_of_a_partition_judges_the_same(tmp_path_factory, events, delay, data):
+    rows = [_row(number, event) for number, event in enumerate(events)]
     time = by_producers(delay=timedelta(minutes=delay))
     judge = Judge(time, tmp_path_factory.mktemp("state"), SCHEMA)
     refused, come = _reference(rows, timedelta(minutes=delay))
@@ -237,17 +239,17 @@ def test_any_cut_of_a_partition_judges_the_same(tmp_path_factory, told, delay, d
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.lists(TOLD, max_size=20), st.lists(TOLD, max_size=20), st.data())
+@given(st.lists(EVENTS, max_size=20), st.lists(EVENTS, max_size=20), st.data())
 def test_any_interleaving_of_partitions_judges_the_same(tmp_path_factory, one, other, data):
-    """With somebody present in each from the first batch on, who never leaves."""
+    """Each partition has one producer from the first batch on that never leaves."""
     judge = Judge(by_producers(), tmp_path_factory.mktemp("state"), SCHEMA)
     logs = {
         partition: [
             row("first", 0, name=f"{partition[1]}-first"),
-            *[_row(f"{partition[1]}-{number}", each) for number, each in enumerate(told)],
+            *[_row(f"{partition[1]}-{number}", event) for number, event in enumerate(events)],
             row("first", None, done, name=f"{partition[1]}-last"),
         ]
-        for partition, told, done in ((P0, one, 5), (P1, other, 9))
+        for partition, events, done in ((P0, one, 5), (P1, other, 9))
     }
     parts = {partition: _cut(data, rows, 1) for partition, rows in logs.items()}
     found = judge.batch({partition: batches.pop(0) for partition, batches in parts.items()})
@@ -278,7 +280,7 @@ def _punctuations(kinds_and_values):
 @pytest.mark.parametrize("most", [1, 1 << 20])
 def test_only_punctuations_that_matter_are_sent(monkeypatch, most):
     monkeypatch.setattr(punctuations, "_THINNED_ROWS", most)
-    told = [
+    cases = [
         ((ROW, 5), True),
         ((ROW, 6), False),
         ((MARK, 4), True),
@@ -291,10 +293,10 @@ def test_only_punctuations_that_matter_are_sent(monkeypatch, most):
         ((MARK, 2), True),
     ]
     found = Punctuations()
-    rows = _punctuations([each for each, _ in told])
-    for start in range(len(told)):
+    rows = _punctuations([row for row, _ in cases])
+    for start in range(len(cases)):
         found.add(rows.slice(start, 1))
-    expected = [number for number, (_, matters) in enumerate(told) if matters]
+    expected = [number for number, (_, matters) in enumerate(cases) if matters]
     assert found.thinned()["offset"].to_pylist() == expected
 
 
@@ -302,21 +304,21 @@ def test_too_many_producers_are_an_error(monkeypatch):
     monkeypatch.setattr(producer_watermarks, "MOST_PRODUCERS", 2)
     watermarks = by_producers().watermarks()
     for number, device in enumerate("ab"):
-        told = Punctuations()
-        told.add(_punctuations([(ROW, number)]).set_column(1, "producer", pa.array([device])))
-        progress = (PartitionProgress("events", number, 0, 0, (told.to_text(),)),)
+        received = Punctuations()
+        received.add(_punctuations([(ROW, number)]).set_column(1, "producer", pa.array([device])))
+        progress = (PartitionProgress("events", number, 0, 0, (received.to_text(),)),)
         watermarks.advance(progress, 0)
-    told.add(_punctuations([(ROW, 5)]).set_column(1, "producer", pa.array(["c"])))
+    received.add(_punctuations([(ROW, 5)]).set_column(1, "producer", pa.array(["c"])))
     with pytest.raises(PipelineError, match="3 producers have a watermark, and 2 can"):
-        watermarks.advance((PartitionProgress("events", 1, 0, 0, (told.to_text(),)),), 0)
+        watermarks.advance((PartitionProgress("events", 1, 0, 0, (received.to_text(),)),), 0)
 
 
 def test_the_least_of_many_producers_in_a_random_order():
     random = np.random.default_rng(5)
     names = [f"p{number}" for number in random.integers(0, 300, 3000)]
     marks = random.integers(0, 10**6, 3000)
-    told = Punctuations()
-    told.add(
+    received = Punctuations()
+    received.add(
         pa.RecordBatch.from_arrays(
             [
                 pa.array(range(3000), pa.int64()),
@@ -328,7 +330,7 @@ def test_the_least_of_many_producers_in_a_random_order():
         )
     )
     watermarks = by_producers().watermarks()
-    watermarks.advance((PartitionProgress("events", 0, None, 2999, (told.to_text(),)),), 0)
+    watermarks.advance((PartitionProgress("events", 0, None, 2999, (received.to_text(),)),), 0)
     highest, least = {}, 0
     for name, mark in zip(names, marks.tolist(), strict=True):
         highest[name] = max(mark, highest.get(name, mark))

@@ -60,9 +60,9 @@ def test_sessions_and_sliding_windows_go_on_over_restarts(spark, project):
     expected = {}
     for row in in_time:
         inside = [
-            each["seconds"]
-            for each in in_time
-            if each["user"] == row["user"] and row["at"] - 120 < each["at"] <= row["at"]
+            other["seconds"]
+            for other in in_time
+            if other["user"] == row["user"] and row["at"] - 120 < other["at"] <= row["at"]
         ]
         if row["at"] < now:
             expected[row["id"]] = row["user"], row["at"], len(inside), max(inside)

@@ -132,6 +132,11 @@ def values(operator, held, pairs):
             "name": name,
             "window_start": at(start),
             "window_end": at(start + operator.panes * hop),
+            "_position": {
+                "topic": operator.topic,
+                "partition": 0,
+                "offset": (start + operator.panes * hop) * S,
+            },
             **aggregated(held[name, start]),
         }
         for new, of, ago in operator.previous:
@@ -195,8 +200,8 @@ def test_any_cut_gives_what_the_log_says(data, operator, tmp_path_factory):
         if not any(todo.values()):
             break
         batch = {}
-        for place, rows in todo.items():  # all partitions are known from the first batch on
-            has_time = (at for at, each in enumerate(rows, 1) if each["at"] is not None)
+        for place, rows in todo.items():  # every partition has rows in the first batch
+            has_time = (at for at, row in enumerate(rows, 1) if row["at"] is not None)
             size = data.draw(st.integers(0 if number else next(has_time, 0), len(rows)))
             batch[place], todo[place] = rows[:size], rows[size:]
         batch = {place: rows for place, rows in batch.items() if rows}
@@ -341,7 +346,7 @@ def test_state_lives_until_it_can_be_neither_corrected_nor_compared_with(tmp_pat
 
 def test_a_batch_writes_what_it_changes_only(tmp_path):
     operator = windows(1, late="correct", allowed_s=10_000)
-    streamed = driver(operator, tmp_path, buckets=1)
+    streamed = driver(operator, tmp_path, buckets=1, as_tasks=True)
 
     def written():
         """Rows of the tables that the last batch wrote."""
@@ -355,7 +360,9 @@ def test_a_batch_writes_what_it_changes_only(tmp_path):
         # Its own window, and sometimes two small tables that wait and become one.
         assert sum(written()) <= 5 + 5000 / 8
         assert len(streamed.states[0].document["panes"]) <= 64
-        assert set(streamed.states[0]._tables) == listed  # on disk is what is known, and no more
+        assert (
+            set(streamed.states[0]._tables) == listed
+        )  # on disk are the tables of the state, and no more
     for late in (1001, 2, 500):
         streamed.batch({("t", 0): [row("k1", late)]})
         assert len(written()) == 1

@@ -92,19 +92,19 @@ def test_many_columns_as_key(kind, tmp_path):
     by = tuple(f"k{n}" for n in range(12))  # names that state has, too
     driver = driver_of(kind, tmp_path, pa.decimal128(10, 2), by=by)
     keys = [dict.fromkeys(by, Decimal("1.50")), dict.fromkeys(by), {by[3]: Decimal("1.50")}]
-    keys = [dict.fromkeys(by) | each for each in keys]
+    keys = [dict.fromkeys(by) | key for key in keys]
     driver.batch({("t", 0): [{"at": at(60), "x": 1, **key} for key in keys]})
     driver.batch({("t", 0): [{"at": at(60), "x": 2, **key} for key in keys]})
     found = driver.batch({("t", 0): [{"at": at(1000), "x": 1}]})
     assert max(row["rows"] for row in found) == 2
     assert [{name: row[name] for name in by} for row in found if row["rows"] == 2][:3] in (
         keys,
-        [each for each in keys for _ in range(2)][:3],
+        [key for key in keys for _ in range(2)][:3],
     )
 
 
 def test_values_of_other_keys_are_not_too_many_for_a_sliding_window(tmp_path):
-    """Blocks of rows are merged before it is known which of them a result needs."""
+    """Blocks of rows are merged before the rows that a result needs are determined."""
     driver = driver_of("sliding", tmp_path, named=(("top", agg.top("x", 1, distinct=2)),))
     rows = [{"at": at(second), "key": 0.0, "x": 7} for second in range(8)]
     rows += [{"at": at(10 + n), "key": float(n), "x": n} for n in range(1, 9)]

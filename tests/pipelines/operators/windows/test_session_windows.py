@@ -25,6 +25,7 @@ from support.pipelines.event_log import (
     taken_and_late,
     watermark,
 )
+from support.pipelines.operator_driver import table_names
 from tiers import examples
 
 from headwater.errors import StateLost
@@ -212,7 +213,7 @@ def test_a_session_stays_open_over_many_batches(tmp_path):
     driver = driver_of(tmp_path, gap=10, early=True)
     for n in range(20):
         last = brief(driver.batch(rows(5 * n)))[-1]
-        assert last == ("c", "early", 0, 5 * n + 10, [5 * each for each in range(n + 1)])
+        assert last == ("c", "early", 0, 5 * n + 10, [5 * step for step in range(n + 1)])
     assert brief(driver.batch(rows(95, ids=[1000]))) == [
         ("u", "early", 0, 105, [*range(0, 100, 5), 1000])
     ]
@@ -234,7 +235,7 @@ def test_a_key_that_is_silent_leaves_no_state(tmp_path, late):
             driver.batch(rows(time, name="busy"))
     names = set()
     for state in driver.states.values():
-        for table in {*state._tables, *state._put}:
+        for table in table_names(state):
             found = state.table(table)
             names |= set(found["k0"].to_pylist()) if found is not None else set()
     assert names == {"busy"}
@@ -250,6 +251,7 @@ def test_one_partition_far_ahead_makes_no_row_of_another_late(tmp_path):
             "window_end": at(19),
             "rows": 3,
             "ids": [0, 5, 9],
+            "_position": {"topic": "", "partition": 0, "offset": 19_000_000},
             "_mark": "final",
             "_op": "c",
         }

@@ -27,7 +27,7 @@ from support.pipelines.event_log import (
     taken_and_late,
     watermark,
 )
-from support.pipelines.operator_driver import Driver, Source
+from support.pipelines.operator_driver import Driver, Source, table_names
 from tiers import examples
 
 from headwater.errors import StateLost
@@ -211,16 +211,16 @@ def test_a_key_that_is_silent_leaves_nothing_behind(tmp_path):
     driver.batch(rows(0, name="silent"))
     for time in range(10, 200, 5):
         driver.batch(rows(time, name="busy"))
-    names, kept = set(), 0
+    names, stored = set(), 0
     for state in driver.states.values():
-        for table in {*state._tables, *state._put}:
+        for table in table_names(state):
             found = state.table(table)
             if found is not None and "k0" in found.column_names:
                 names |= set(found["k0"].to_pylist())
             elif found is not None:
-                kept += len(found)
+                stored += len(found)
     assert names == {"busy"}
-    assert kept <= 60 / 5 + 2
+    assert stored <= 60 / 5 + 2
 
 
 def test_one_partition_far_ahead_drops_nothing_of_the_other(tmp_path):
@@ -292,15 +292,15 @@ def test_any_aggregate_can_be_put_together_of_blocks():
     start_us, end_us = low * SECOND, low * SECOND + SECOND
     found = named.results(accumulate_ranges(named, table, low, high), start_us, end_us)
     alone = [
-        named.results(_alone(named, table, *each), *each_us)
-        for each, each_us in zip(
+        named.results(_alone(named, table, *bounds), *window_us)
+        for bounds, window_us in zip(
             zip(low, high, strict=True),
             zip(start_us[:, None], end_us[:, None], strict=True),
             strict=True,
         )
     ]
     for column, (name, _) in enumerate(named.aggregates):
-        expected = [each[column][0].as_py() for each in alone]
+        expected = [result[column][0].as_py() for result in alone]
         if name in ("total", "mean"):
             sizes = [sum(abs(x or 0) for x in values[a:b]) for a, b in zip(low, high, strict=True)]
             pairs = zip(found[column].to_pylist(), expected, sizes, strict=True)
@@ -311,8 +311,8 @@ def test_any_aggregate_can_be_put_together_of_blocks():
 
 def _alone(named, table, low, high):
     inside = table.slice(low, high - low)
-    kept = named.accumulate(inside, np.zeros(len(inside), np.intp), 1)
-    return pa.Table.from_arrays(kept, schema=named.accumulators_schema)
+    accumulators = named.accumulate(inside, np.zeros(len(inside), np.intp), 1)
+    return pa.Table.from_arrays(accumulators, schema=named.accumulators_schema)
 
 
 def test_state_of_other_settings_is_refused(tmp_path):

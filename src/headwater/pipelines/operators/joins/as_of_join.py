@@ -6,7 +6,7 @@ a fact of the two logs, and does not depend on which was read first. Events of a
 their order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -15,33 +15,40 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, KeyedTable
+from headwater.pipelines.operators.joins.keyed_table import KeyedTable
 from headwater.pipelines.operators.joins.pending_events import PENDING_UNTIL, PendingEvents
+from headwater.pipelines.operators.joins.table_progress import (
+    END_US,
+    TableProgress,
+    add_versions,
+)
 from headwater.pipelines.operators.joins.table_versions import TableVersions
 from headwater.pipelines.operators.runtime.contract import (
     FAULT,
-    OFFSET,
-    ORIGIN,
-    SEEN,
     TIME,
     Input,
-    PartitionProgress,
     State,
 )
 from headwater.pipelines.operators.runtime.lineage import Flags, flags_at, is_among, tag_of, tagged
-from headwater.pipelines.operators.state.compatibility import check_settings_compatible
+from headwater.pipelines.operators.runtime.watermark_rows import watermark_before
+from headwater.pipelines.operators.state.compatibility import (
+    check_settings_compatible,
+    check_shared,
+)
 from headwater.pipelines.operators.state.fingerprints import NO_SETTING
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.stamping import epoch_us
 from headwater.pipelines.operators.time.watermarks import NEVER_US
-from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
 
 AS_OF: Final = "__as_of"  # int64: the time of the wanted version; NEVER_US: nothing is valid then
-END_US: Final = 2**62
+_TABLE: Final = "table"  # in the document
+_PENDING, _VERSIONS = "waiting", "versions"  # counters
 _AT: Final = "_at"
 _UPDATE: Final = "u"
+_PASSED_ON: Final = "passed_on_us"  # in the document
 
 
 @dataclass(frozen=True)
@@ -62,14 +69,23 @@ class AsOfJoin:
     keep_us: int  # how far behind its partition's time an event's own may be
     is_stream: bool = field(metadata=NO_SETTING)  # `why` calls it as the running pipeline does
     chosen: tuple[str, ...] = ()  # columns of the table, if the user chose some
+    # Of the events' times that the operator before has promised.
+    floors: tuple[tuple[str, int], ...] = field(default=(), metadata=NO_SETTING)
+
+    @property
+    def floors_us(self) -> Mapping[str, int]:
+        return dict(self.floors)
+
+    def output_watermark_us(self, document: Mapping[str, Any]) -> int:
+        """That of the operator before, up to which all events have left."""
+        watermark_us: int = document.get(_PASSED_ON, NEVER_US)
+        return watermark_us
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         events, changes = inputs
-        settings = f"{self.event_key} to {self.table_key}, {self.chosen or 'all'} columns, "
-        settings += "by log" if self.is_log_time else f"as of, by {self.valid_from or _AT}"
-        check_settings_compatible(state, "an enrichment", f"{settings}, kept {self.keep_us} us")
+        self._check_compatible(state)
         table = KeyedTable(state, self.table_key, self.table)
-        table_progress = _TableProgress(state.document.setdefault("table", []))
+        table_progress = TableProgress(state.document.setdefault(_TABLE, []))
         self._add_versions(table, changes, table_progress)
         watermarks = self.time.watermarks(state.document.get("events"))
         asking = self._asking(state, events, watermarks.of_rows(events) + self.time.delay_us)
@@ -82,40 +98,39 @@ class AsOfJoin:
         needed_us = watermarks.now_us - self.keep_us
         oldest_us = pending.oldest_us()
         table.save(needed_us if oldest_us is None else min(needed_us, oldest_us), before_us)
-        state.counters["waiting"] = len(pending)
-        state.counters["versions"] = len(table)
+        before = watermark_before(events.progress)
+        if before is not None and not len(pending):
+            state.document[_PASSED_ON] = before
+        state.counters[_PENDING] = len(pending)
+        state.counters[_VERSIONS] = len(table)
         return result
 
-    def _add_versions(
-        self, table: KeyedTable, changes: Input, table_progress: "_TableProgress"
-    ) -> None:
-        rows = changes.rows
-        origins = table_progress.codes(changes.origins)
-        valid_us = self._valid_us(changes, table_progress)
-        table_progress.advance(changes)
-        if not len(rows):
-            return
-        op = rows[OP].combine_chunks().fill_null("").to_numpy(zero_copy_only=False)
-        origin = origins[rows[ORIGIN].to_numpy()]
-        for row in np.flatnonzero(op == TRUNCATE).tolist():
-            table.truncate(int(origin[row]), rows[OFFSET][row].as_py(), int(valid_us[row]))
-        is_version = ~np.isin(op, (TRUNCATE, READ_TO_END, READ_TO_HERE))
-        for name in self.table_key:
-            is_version &= rows[name].is_valid().to_numpy()
-        versions = rows.select([column.name for column in self.table])
-        added: dict[str, Any] = {
-            VALID: valid_us,
-            DELETED: op == DELETE,
-            ORIGIN: origin.astype(np.int32),
-            OFFSET: rows[OFFSET],
-        }
-        for name, column in added.items():
-            versions = versions.append_column(
-                name, column if isinstance(column, pa.ChunkedArray) else pa.array(column)
-            )
-        table.add(versions.filter(pa.array(is_version)))
+    def rescale(self, before: Sequence[State], after: State, share: Share) -> None:
+        self._check_compatible(after)
+        check_shared(before, _TABLE)
+        tables = [KeyedTable(state, self.table_key, self.table) for state in before]
+        after.counters[_VERSIONS] = KeyedTable(after, self.table_key, self.table).rescale(
+            tables, share
+        )
+        pending = PendingEvents(after, self.event_key)
+        after.counters[_PENDING] = pending.rescale(before, share, AS_OF)
+        after.document.pop(_PASSED_ON, None)
+        passed_on = [self.output_watermark_us(state.document) for state in before]
+        if NEVER_US not in passed_on:  # else a bucket has promised nothing yet
+            after.document[_PASSED_ON] = min(passed_on)
 
-    def _valid_us(self, changes: Input, table_progress: "_TableProgress") -> npt.NDArray[np.int64]:
+    def _check_compatible(self, state: State) -> None:
+        settings = f"{self.event_key} to {self.table_key}, {self.chosen or 'all'} columns, "
+        settings += "by log" if self.is_log_time else f"as of, by {self.valid_from or _AT}"
+        check_settings_compatible(state, "an enrichment", f"{settings}, kept {self.keep_us} us")
+
+    def _add_versions(
+        self, table: KeyedTable, changes: Input, table_progress: TableProgress
+    ) -> None:
+        valid_us = self._valid_us(changes, table_progress)
+        add_versions(table, changes, table_progress, self.table_key, self.table, valid_us)
+
+    def _valid_us(self, changes: Input, table_progress: TableProgress) -> npt.NDArray[np.int64]:
         """Changes of a partition are valid in their order: from the time in the column
         `valid_from`, if there is one; deletes, which have no row, from their time in the log.
         """
@@ -172,6 +187,7 @@ class AsOfJoin:
         return result.filter(pc.or_(pa.array(is_found), is_delete))
 
     roles = ("event", "table row")
+    is_exact = True
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """The event, and the version of the table's row that it found: where there is no row, the
@@ -189,65 +205,9 @@ class AsOfJoin:
         keys = [asking[name] for name in self.event_key]
         traced = replace(self, table=(*self.table, tag_of(1)))
         table = TableVersions(self.table_key, traced.table)
-        traced._add_versions(table, tagged(changes, 1), _TableProgress([]))  # noqa: SLF001 (its own)
+        traced._add_versions(table, tagged(changes, 1), TableProgress([]))  # noqa: SLF001 (its own)
         used = table.used(changes, keys, asking[AS_OF].to_numpy())
         return is_wanted, flags_at(len(changes.rows), used)
-
-
-class _TableProgress:
-    """How far the table's partitions have been read. In the state: [topic, partition, the latest
-    time, whether that was the end of the log]; the index in the list is the partition's code.
-    """
-
-    def __init__(self, partitions: list[list[Any]]) -> None:
-        self._partitions = partitions
-        self._codes = {
-            (partition[0], partition[1]): code for code, partition in enumerate(partitions)
-        }
-
-    def codes(self, origins: Iterable[tuple[str, int]]) -> npt.NDArray[np.int64]:
-        return np.array([self._code(*origin) for origin in origins], np.int64)
-
-    def of_rows(self, changes: Input) -> npt.NDArray[np.int64]:
-        """The latest time of the row's partition up to and with it."""
-        if not len(changes.rows):
-            return np.empty(0, np.int64)
-        before = np.array(
-            [self._partitions[code][2] for code in self.codes(changes.origins)], np.int64
-        )
-        seen = changes.rows[SEEN].fill_null(NEVER_US).to_numpy()
-        found: npt.NDArray[np.int64] = np.maximum(seen, before[changes.rows[ORIGIN].to_numpy()])
-        return found
-
-    def advance(self, changes: Input) -> None:
-        for progress in changes.progress:
-            self._saw(progress)
-        if not len(changes.rows):
-            return
-        op = changes.rows[OP]
-        for value, is_end in ((READ_TO_HERE, False), (READ_TO_END, True)):
-            origins = changes.rows[ORIGIN].filter(pc.equal(op, value))
-            for origin in pc.unique(origins).to_pylist():
-                self._partitions[self._code(*changes.origins[origin])][3] = is_end
-
-    def before_us(self) -> int:
-        """All changes before this time have been read."""
-        return min(
-            (END_US if is_end else seen for _, _, seen, is_end in self._partitions),
-            default=NEVER_US,
-        )
-
-    def _saw(self, progress: PartitionProgress) -> None:
-        partition = self._partitions[self._code(progress.topic, progress.partition)]
-        if progress.seen_us is not None:
-            partition[2] = max(partition[2], progress.seen_us)
-
-    def _code(self, topic: str, partition: int) -> int:
-        origin = topic, partition
-        if origin not in self._codes:
-            self._codes[origin] = len(self._partitions)
-            self._partitions.append([topic, partition, NEVER_US, False])
-        return self._codes[origin]
 
 
 def _count(state: State, name: str, count: int) -> None:

@@ -8,14 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import PipelineError
-from headwater.pipelines.flow import AT, TopicRead, read_of
+from headwater.pipelines.flow import AT, TopicRead, has_results
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
 from headwater.pipelines.operators.joins.join_columns import On, pairs_of
+from headwater.pipelines.operators.joins.table_reads import TableRead, table_read
 from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
-from headwater.pipelines.operators.time.event_time import EventTime, time_of
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.result_time import input_time
 from headwater.pipelines.operators.time.stamping import epoch_us
-from headwater.pipelines.position import POSITION
+from headwater.pipelines.plans import passes_watermarks
+from headwater.pipelines.position import FLOOR, POSITION
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 from headwater.sinks.contract import OP, TRUNCATE
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 _KIND: Final = "enrich"
 _OURS: Final = (OP, AT, POSITION)
-_EVERYWHERE: Final = f"{OP} in ('{TRUNCATE}', '{READ_TO_END}', '{READ_TO_HERE}')"
+TABLE_EVERYWHERE: Final = f"{OP} in ('{TRUNCATE}', '{READ_TO_END}', '{READ_TO_HERE}')"
 _IDLE_US: Final = 600_000_000  # of a partition of events, after which it retains no versions
 _KEEP_VERSIONS: Final = "7 days"
 
@@ -49,7 +52,8 @@ def enrich(
     event came into the log, or at the event's own time (`as_of`). An event is not revised when the
     row changes later.
 
-    `table`     what `flow.table` gave, or `flow.changes` with a `key`, as it is
+    `table`     what `flow.table` gave, or `flow.changes` with a `key`; columns may be selected,
+                computed and renamed, and rows filtered, if its key is left
     `on`        the event's columns that are the key of the table: "customer_id", or pairs
                 [("customer_id", "id")]
     `how`       left: an event without a row has nulls; inner: it is left out, and counted
@@ -62,23 +66,27 @@ def enrich(
     `columns`   of the table that are wanted, or {"name": "customer_name"}; all but its key
     `name`      identifies its state when its inputs are changed
     """
-    read = _table_read(table)
-    changes = _changes(read, is_stream=events.isStreaming)
-    table_key = _key_of(read, key)
+    found = table_in_log(_KIND, table)
+    read = found.topic
+    table_key = key_of_table(_KIND, found, key)
+    changes = found.applied(changes_of_table(_KIND, read, is_stream=events.isStreaming))
     pairs = _pairs(on, changes.columns, table_key, read.topic)
     _check_keys(events.schema, changes.schema, pairs)
     wanted = _wanted(columns, events.columns, changes.columns, table_key, read.topic)
-    times = _times(as_of, valid_from, keep_versions)
+    times = _times(events, as_of, valid_from, keep_versions)
     if as_of is not None:
         _refuse_compacted(read)
     if how not in ("left", "inner"):
         raise PipelineError(
             f"how={how!r}", hint="it is left or inner; the table's rows are no events"
         )
-    fields = _arrow(changes)
+    fields = arrow_schema(changes)
     names = tuple(dict.fromkeys((*table_key, *wanted)))
     result = pa.schema(
-        [*_arrow(events), *(fields.field(name).with_name(new) for name, new in wanted.items())]
+        [
+            *arrow_schema(events),
+            *(fields.field(name).with_name(new) for name, new in wanted.items()),
+        ]
     )
     operator = AsOfJoin(
         output=result,
@@ -94,6 +102,7 @@ def enrich(
         keep_us=times.keep_us,
         is_stream=events.isStreaming,
         chosen=() if columns is None else tuple(wanted),
+        floors=_floors(events),
     )
     read_columns = tuple(dict.fromkeys((*names, *([valid_from] if valid_from else ()), OP, AT)))
     return run_operator(
@@ -103,53 +112,59 @@ def enrich(
             # Spark plans sources in this order: what the table had when the events were planned is
             # in the same batch or before.
             Side(events, operator.event_key, operator.events, times.events, passes=True),
-            Side(changes, operator.table_key, read_columns, times.table, _EVERYWHERE),
+            Side(changes, operator.table_key, read_columns, times.table, TABLE_EVERYWHERE),
         ],
         name=name,
     )
 
 
-def _table_read(table: "DataFrame") -> TopicRead:
-    read = read_of(table)
-    if read is None:
+def table_in_log(kind: str, table: "DataFrame") -> TableRead:
+    """The topic of a table that an operator of this kind reads in step with the log. Raises
+    PipelineError.
+    """
+    found = table_read(table)
+    if found is None:
         raise PipelineError(
-            f"{_KIND}: the topic of the table cannot be found",
-            detail="it was changed after flow.table, or does not come from there",
-            hint="give the table as flow.table gave it: filter and rename the events, or the result"
-            " (columns= chooses and renames the table's)",
+            f"{kind}: the topic of the table cannot be found",
+            detail="it does not come from flow.table, or more was done to it since than to select,"
+            " compute and rename columns, and to filter rows",
+            hint="do the rest to the events, or to the result",
         )
+    read = found.topic
     if not read.topic or read.value == "bytes" or "connector" in read.options:
         raise PipelineError(
-            f"{_KIND}: this table cannot be read in step with the log",
+            f"{kind}: this table cannot be read in step with the log",
             detail=read.topic or "topics by a pattern",
             hint="name one topic, decoded, by the connector that is the default",
         )
-    return read
+    return found
 
 
-def _changes(read: TopicRead, *, is_stream: bool) -> "DataFrame":
+def changes_of_table(kind: str, read: TopicRead, *, is_stream: bool) -> "DataFrame":
     """The changes of the table, from the first one on."""
     options = {name: value for name, value in read.options.items() if name != "key"}
     options |= {"start": "earliest", "progress": "true"}
     changes = read.reader.changes(read.topic, read.schema, read.value, options)
     if changes.isStreaming != is_stream:
         raise PipelineError(
-            f"{_KIND}: one of events and table is a stream, the other is not",
+            f"{kind}: one of events and table is a stream, the other is not",
             hint="take both from the same flow",
         )
     return changes
 
 
-def _key_of(read: TopicRead, key: Sequence[str] | str) -> tuple[str, ...]:
+def key_of_table(kind: str, table: TableRead, key: Sequence[str] | str) -> tuple[str, ...]:
+    """As the table's columns are called."""
     if key:
         return (key,) if isinstance(key, str) else tuple(key)
+    read = table.topic
     found = read.reader.key_of(read.topic, read.options)
     if not found:
         raise PipelineError(
-            f"{_KIND}: {read.topic} has no key: its rows cannot be identified",
+            f"{kind}: {read.topic} has no key: its rows cannot be identified",
             hint='name one: flow.table(…, key="id")',
         )
-    return found
+    return table.key(found)
 
 
 def _pairs(
@@ -241,7 +256,10 @@ class _Times:
 
 
 def _times(
-    as_of: str | EventTime | None, valid_from: str | None, keep_versions: Duration | None
+    events: "DataFrame",
+    as_of: str | EventTime | None,
+    valid_from: str | None,
+    keep_versions: Duration | None,
 ) -> _Times:
     if as_of is None:
         if valid_from is not None or keep_versions is not None:
@@ -249,23 +267,32 @@ def _times(
                 f"{_KIND}: valid_from and keep_versions go with as_of",
                 hint="without it, an event has the row as it was when the event came into the log",
             )
+        if AT not in events.columns and has_results(events):
+            raise PipelineError(
+                f"{_KIND}: results of windows have no time in the log ({AT})",
+                hint='the table as it was at the end of the window: as_of="window_end"',
+            )
         return _Times(EventTime(AT, 0, idle_us=_IDLE_US), EventTime(AT, 0), 0)
     return _Times(
-        time_of(as_of),
+        input_time(_KIND, events, as_of, in_order=True),
         EventTime(AT, 0) if valid_from is None else ValidFrom(valid_from, 0),
         microseconds(_KEEP_VERSIONS if keep_versions is None else keep_versions, "keep_versions"),
     )
 
 
-def _refuse_compacted(read: TopicRead) -> None:
-    from headwater.client.cluster import Cluster
-    from headwater.client.topics import topic_configs
+def _floors(events: "DataFrame") -> tuple[tuple[str, int], ...]:
+    """The times that the operator before bounds by its watermark: an event leaves as it came."""
+    if not passes_watermarks(events):
+        return ()
+    return tuple(
+        (column.name, column.metadata[FLOOR])
+        for column in events.schema
+        if FLOOR in column.metadata
+    )
 
-    cluster = Cluster(read.reader.log.bootstrap, read.reader.log.login)
-    try:
-        policy = topic_configs(cluster, read.topic).get("cleanup.policy", "")
-    finally:
-        cluster.close()
+
+def _refuse_compacted(read: TopicRead) -> None:
+    policy = read.reader.cleanup_policy(read.topic)
     if "compact" in policy:
         raise PipelineError(
             f"{_KIND}: {read.topic} is compacted, so earlier versions of its rows are missing",
@@ -274,7 +301,7 @@ def _refuse_compacted(read: TopicRead) -> None:
         )
 
 
-def _arrow(frame: "DataFrame") -> pa.Schema:
+def arrow_schema(frame: "DataFrame") -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema: pa.Schema = to_arrow_schema(frame.schema, timezone="UTC")

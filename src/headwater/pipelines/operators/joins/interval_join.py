@@ -10,8 +10,9 @@ Hence every pair of admitted rows is found, once, whichever came first and in wh
 row that is emitted alone has no partner among them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,12 @@ import pyarrow.compute as pc
 
 from headwater.pipelines.flow import AT
 from headwater.pipelines.operators.joins.interval_matching import matching
-from headwater.pipelines.operators.joins.join_buffer import JoinBuffer, Run, sorted_run
+from headwater.pipelines.operators.joins.join_buffer import (
+    JoinBuffer,
+    Run,
+    rescale_join_buffer,
+    sorted_run,
+)
 from headwater.pipelines.operators.runtime.contract import (
     OFFSET,
     ORIGIN,
@@ -37,15 +43,26 @@ from headwater.pipelines.operators.runtime.lineage import (
     tagged,
     tagged_rows,
 )
-from headwater.pipelines.operators.state.compatibility import check_settings_compatible
+from headwater.pipelines.operators.state.compatibility import (
+    check_settings_compatible,
+    check_shared,
+)
 from headwater.pipelines.operators.state.fingerprints import NO_SETTING
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.state_files import MemoryState
-from headwater.pipelines.operators.time.event_time import NEVER_US, EventTime, Watermarks
+from headwater.pipelines.operators.time.event_time import (
+    NEVER_US,
+    EventTime,
+    Watermarks,
+    time_floors,
+)
 from headwater.pipelines.operators.time.lateness import LATE, OF_SIDE, Lateness, admit
+from headwater.pipelines.operators.time.watermarks import watermark_of
 from headwater.pipelines.position import POSITION, positions
 from headwater.sinks.contract import OP
 
 _PARTITION: Final = "__place"  # index into document["places"]
+_PARTITIONS: Final = "places"
 
 Int64s = npt.NDArray[np.int64]
 
@@ -80,8 +97,24 @@ class IntervalJoin:
     lateness: Lateness
     output: pa.Schema
 
+    @property
+    def floors_us(self) -> Mapping[str, int]:
+        """A row that comes later is not before its input's watermark, and its partner was buffered,
+        or comes later, too.
+        """
+        found: dict[str, int] = {}
+        for side in (self.left, self.right):
+            names = dict(side.columns)
+            for column, floor_us in time_floors(side.time, -side.ahead_us).items():
+                name = names.get(column, column)
+                found[name] = min(floor_us, found.get(name, floor_us))
+        return {name: floor_us for name, floor_us in found.items() if name in self.output.names}
+
+    def output_watermark_us(self, document: Mapping[str, Any]) -> int:
+        return watermark_of(document)
+
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
-        check_settings_compatible(state, "a join", f"{self.left.buffered}; {self.right.buffered}")
+        self._check_compatible(state)
         left = _Arrived(state, self.left, inputs[0], self.lateness)
         right = _Arrived(state, self.right, inputs[1], self.lateness)
         _to_side_output(state, left)
@@ -97,9 +130,19 @@ class IntervalJoin:
         found += [self._alone(self.left, rows) for rows in left.expire(right_us)]
         found += [self._alone(self.right, rows) for rows in right.expire(left_us)]
         state.document[WATERMARK] = min(left_us, right_us)
-        return self._finished(found, state.document["places"])
+        return self._finished(found, state.document[_PARTITIONS])
+
+    def rescale(self, before: Sequence[State], after: State, share: Share) -> None:
+        self._check_compatible(after)
+        check_shared(before, _PARTITIONS)
+        for side in (self.left, self.right):
+            rescale_join_buffer(before, after, side.name, partial(share.of_rows, key=side.key))
+
+    def _check_compatible(self, state: State) -> None:
+        check_settings_compatible(state, "a join", f"{self.left.buffered}; {self.right.buffered}")
 
     roles = ("left", "right")
+    is_exact = True
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """Both rows of a pair, or the one that found no partner."""
@@ -256,7 +299,7 @@ class _Arrived:
 
     def _with_partition(self, rows: pa.Table) -> pa.Table:
         """With a partition code that is the same in every batch."""
-        partitions = self._document.setdefault("places", [])
+        partitions = self._document.setdefault(_PARTITIONS, [])
         for partition in map(list, self._given.origins):
             if partition not in partitions:
                 partitions.append(partition)
@@ -277,6 +320,7 @@ class _SideOutput:
         self._state = state
         self.document = state.document
         self.counters = state.counters
+        self.cache = state.cache
         self.rows: pa.Table | None = None
 
     def table(self, name: str) -> pa.Table | None:

@@ -11,7 +11,7 @@ not.
                           "least": …, "last": …}], "made": 9}         times in microseconds
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -87,9 +87,9 @@ class JoinBuffer:
         self._hash_column = hash_column
         self._range_us = max(interval_us // _RANGES, _LEAST_RANGE_US)
         self._is_outer = is_outer
-        self._document = state.document.setdefault(f"{side}-kept", {"runs": [], "made": 0})
+        self._document = state.document.setdefault(_document_name(side), {"runs": [], "made": 0})
         self._loaded: dict[str, Run] = {}
-        self._bits = self._load_bits()
+        self._bits = _matched_bits(state, side) if is_outer else {}
         self._has_new_bits = False
 
     def within(self, least_us: int, last_us: int) -> Iterator[Run]:
@@ -136,8 +136,7 @@ class JoinBuffer:
                 self._bits[entry["name"]] = np.packbits(run.matched).tobytes()
                 self._has_new_bits = True
         if self._has_new_bits:
-            bits = {"run": list(self._bits), "bits": list(self._bits.values())}
-            self._state.put(f"{self._side}-matched", pa.table(bits) if self._bits else None)
+            _put_matched_bits(self._state, self._side, self._bits)
 
     def _merge(self, range_: int, limit_us: int) -> None:
         level = 0
@@ -200,11 +199,49 @@ class JoinBuffer:
             self._loaded[name] = Run(rows, hashes, times, matched)
         return self._loaded[name]
 
-    def _load_bits(self) -> dict[str, bytes]:
-        table = self._state.table(f"{self._side}-matched") if self._is_outer else None
-        if table is None:
-            return {}
-        return dict(zip(table["run"].to_pylist(), table["bits"].to_pylist(), strict=True))
+
+def rescale_join_buffer(
+    before: Sequence[State], after: State, side: str, is_of_share: Callable[[pa.Table], Flags]
+) -> None:
+    """The rows of a share (contract.Rescalable) in the runs that they are in."""
+    runs: list[dict[str, Any]] = []
+    bits: dict[str, bytes] = {}
+    for state in before:
+        bits_before = _matched_bits(state, side)
+        for entry in state.document.get(_document_name(side), {}).get("runs", ()):
+            rows = state.table(entry["name"])
+            assert rows is not None
+            which = is_of_share(rows)
+            if not which.any():
+                continue
+            name = f"{side}-{len(runs)}"
+            times = _numbers(rows, TIME)[which]
+            least, last = int(times.min()), int(times.max())
+            changed = {"name": name, "rows": len(times), "least": least, "last": last}
+            runs.append(entry | changed)
+            after.put(name, rows.filter(pa.array(which)))
+            if entry["name"] in bits_before:
+                stored = np.frombuffer(bits_before[entry["name"]], np.uint8)
+                bits[name] = np.packbits(np.unpackbits(stored, count=len(rows))[which]).tobytes()
+    after.document[_document_name(side)] = {"runs": runs, "made": len(runs)}
+    if bits:
+        _put_matched_bits(after, side, bits)
+
+
+def _document_name(side: str) -> str:
+    return f"{side}-kept"
+
+
+def _matched_bits(state: State, side: str) -> dict[str, bytes]:
+    table = state.table(f"{side}-matched")
+    if table is None:
+        return {}
+    return dict(zip(table["run"].to_pylist(), table["bits"].to_pylist(), strict=True))
+
+
+def _put_matched_bits(state: State, side: str, bits: dict[str, bytes]) -> None:
+    table = pa.table({"run": list(bits), "bits": list(bits.values())}) if bits else None
+    state.put(f"{side}-matched", table)
 
 
 def _numbers(rows: pa.Table, name: str) -> Int64s:

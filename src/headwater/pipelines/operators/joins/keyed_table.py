@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from headwater.jit import kernel
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, State
 from headwater.pipelines.operators.state.column_evolution import with_columns_of
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.row_hashes import hashes_of
 
 HASH: Final = "__hash"
@@ -90,6 +91,31 @@ class KeyedTable:
         """Versions."""
         return sum(len(part.rows) for part in (*self._parts.values(), self._added))
 
+    def rescale(self, before: "Sequence[KeyedTable]", share: Share) -> int:
+        """The versions of the share (contract.Rescalable), in one level. Returns their number.
+        A truncation may be applied in some buckets and not in others, by what their events need; it
+        does no harm where it is applied.
+        """
+        rows = _ordered(pa.concat_tables([table.versions_of(share) for table in before]))
+        if len(rows):
+            self._state.put(f"rows{_level(len(rows))}", rows)
+        truncations = [truncation for table in before for truncation in table.truncations]
+        self._truncations = list(dict.fromkeys(truncations))
+        self._put_truncations()
+        return len(rows)
+
+    def versions_of(self, share: Share) -> pa.Table:
+        parts = [
+            part.rows.filter(pa.array(share.of_hashes(part.hashes.view(np.uint64))))
+            for part in self._parts.values()
+        ]
+        return pa.concat_tables([self._schema.empty_table(), *parts])
+
+    @property
+    def truncations(self) -> tuple[Truncation, ...]:
+        """Those that are not applied to all versions."""
+        return tuple(self._truncations)
+
     def add(self, versions: pa.Table) -> None:
         """Rows with `columns`, VALID, GONE, ORIGIN and OFFSET; keys without nulls."""
         if not len(versions):
@@ -138,6 +164,9 @@ class KeyedTable:
         self._truncations = [
             truncation for truncation in self._truncations if truncation not in due
         ]
+        self._put_truncations()
+
+    def _put_truncations(self) -> None:
         self._state.document["table_truncated"] = [
             [truncation.origin, truncation.offset, truncation.valid_us]
             for truncation in self._truncations

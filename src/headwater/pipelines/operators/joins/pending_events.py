@@ -3,7 +3,7 @@
 So a batch writes only its own events, and reads only tables with events that are ready.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headwater.pipelines.operators.runtime.contract import State
 from headwater.pipelines.operators.state.column_evolution import with_columns_of
+from headwater.pipelines.operators.state.key_groups import Share
 
 PENDING_UNTIL: Final = "__waits"  # int64: until the table has been read past this time
 _NAME: Final = "waiting"
@@ -23,6 +24,30 @@ class PendingEvents:
         self._state = state
         self._key = key
         self._segments: list[list[int]] = state.document.get(_NAME, [])
+
+    def rescale(self, before: Sequence[State], share: Share, asked: str) -> int:
+        """The events of the share (contract.Rescalable); those of a key stay in their order.
+        Returns their number.
+        """
+        self._segments = []
+        for state in before:
+            for number, *_ in state.document.get(_NAME, ()):
+                segment = state.table(f"{_NAME}-{number}")
+                assert segment is not None
+                events = segment.filter(pa.array(share.of_rows(segment, list(self._key))))
+                if len(events):
+                    described = _described(1 + len(self._segments), events, asked)
+                    self._segments.append(described)
+                    self._state.put(f"{_NAME}-{described[0]}", events)
+        self._state.document[_NAME] = self._segments
+        return len(self)
+
+    def copy(self, before: State) -> int:
+        """The events of another bucket, where all buckets have the same. Returns their number."""
+        self._segments = self._state.document[_NAME] = list(before.document.get(_NAME, []))
+        for number, *_ in self._segments:
+            self._state.put(f"{_NAME}-{number}", before.table(f"{_NAME}-{number}"))
+        return len(self)
 
     def release(self, new: pa.Table, before_us: int, asked: str) -> pa.Table:
         """Events whose PENDING_UNTIL is before `before_us`, in the order in which they came; the

@@ -20,8 +20,10 @@ from headwater.pipelines.operators.joins.join_columns import (
 )
 from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
-from headwater.pipelines.operators.time.event_time import EventTime, time_of
+from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import CORRECT, DROP, lateness_of
+from headwater.pipelines.operators.time.result_time import input_time
+from headwater.pipelines.operators.windows.results import MARK
 from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
@@ -64,6 +66,8 @@ def join(
     the two that happened later (the right one, if at the same time), `_at` the later of both.
     """
     keys = _keys(left, right, on)
+    if suffixes is None and MARK in left.columns and MARK in right.columns:
+        left, right = left.drop(MARK), right.drop(MARK)  # of windows: all are final
     left, right = with_equal_types(_KIND, left, right, keys)
     _check_types(left, [one for one, _ in keys])
     before_us, after_us = _interval(within)
@@ -80,7 +84,7 @@ def join(
     names = _names(left, right, keys, suffixes)
     ours = JoinSide(
         "left",
-        time=time_of(left_time),
+        time=input_time(_KIND, left, left_time, late),
         key=tuple(one for one, _ in keys),
         hash_column=_hash_column(left, [one for one, _ in keys]),
         columns=names[0],
@@ -90,7 +94,7 @@ def join(
     )
     theirs = JoinSide(
         "right",
-        time=time_of(right_time),
+        time=input_time(_KIND, right, right_time, late),
         key=tuple(other for _, other in keys),
         hash_column=_hash_column(right, [other for _, other in keys]),
         columns=names[1],

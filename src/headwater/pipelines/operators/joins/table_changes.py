@@ -10,6 +10,7 @@ contains the old one. So this step, by buckets of the table's own key, stores it
 At most one of them for each row and join key; none for a change that changes nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,13 +23,20 @@ from headwater.errors import PipelineError
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, State
 from headwater.pipelines.operators.runtime.lineage import Flags, is_among
 from headwater.pipelines.operators.state.compatibility import check_settings_compatible
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, hashes_of
-from headwater.pipelines.operators.state.sorted_rows import SortedRows, as_binary, sorted_order
+from headwater.pipelines.operators.state.sorted_rows import (
+    SortedRows,
+    as_binary,
+    rescale_sorted_rows,
+    sorted_order,
+)
 from headwater.pipelines.position import POSITION, POSITION_TYPE, positions
 from headwater.sinks.contract import DELETE, OP, TRUNCATE
 
 CREATE: Final = "c"
 UPDATE: Final = "u"
+_ROWS: Final = "rows"
 _CONTENT: Final = "__content"  # a hash of all columns, in 128 bits
 
 Numbers = npt.NDArray[np.int64]
@@ -48,15 +56,15 @@ class TableChanges:
         return pa.schema([*self.columns, (OP, pa.string()), (POSITION, POSITION_TYPE)])
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
-        check_settings_compatible(state, "a table join", f"key {self.key}, on {self.on}")
-        rows, truncate = self._since_truncate(state, in_order(inputs[0]))
-        stored = SortedRows(state, "rows", self._stored_schema, (*self.key, *self.on), words=WORDS)
+        self._check_compatible(state)
+        rows, truncate = since_truncate(self.table, state, in_order(inputs[0]))
+        stored = SortedRows(state, _ROWS, self._stored_schema, (*self.key, *self.on), words=WORDS)
         hashes = hashes_of([rows[name] for name in self.key])
-        last = _last_by_hash(hashes)
+        last = last_by_hash(hashes)
         rows, hashes = rows.take(pa.array(last)), hashes[last]
         before = stored.find(hashes)
         content = hashes_of([rows[name] for name in self.columns.names])
-        is_there = ~_is(rows, DELETE)
+        is_there = ~has_op(rows, DELETE)
         is_same = self._is_same(stored, before, content) & is_there
         found: list[pa.Table] = []
         removed = np.empty(0, np.int64)
@@ -84,7 +92,23 @@ class TableChanges:
         )
         return pa.concat_tables(part.cast(self.output) for part in found)
 
+    def rescale(self, before: Sequence[State], after: State, share: Share) -> None:
+        self._check_compatible(after)
+        after.counters[f"{self.table}_rows"] = rescale_sorted_rows(
+            before,
+            after,
+            share,
+            _ROWS,
+            self._stored_schema,
+            (*self.key, *self.on),
+            words=WORDS,
+        )
+
+    def _check_compatible(self, state: State) -> None:
+        check_settings_compatible(state, "a table join", f"key {self.key}, on {self.on}")
+
     roles = ("row",)
+    is_exact = True
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """The last change of each row's key."""
@@ -97,25 +121,6 @@ class TableChanges:
         names = [name for name in self.columns.names if name in (*self.key, *self.on)]
         fields = [self.columns.field(name) for name in names]
         return pa.schema([*fields, (_CONTENT, pa.binary(8 * WORDS))])
-
-    def _since_truncate(self, state: State, given: Input) -> tuple[pa.Table, pa.Scalar | None]:
-        """Rows that came after the last truncate, and its position."""
-        partitions = {(topic, partition) for topic, partition in state.document.get("places", ())}
-        partitions |= {(progress.topic, progress.partition) for progress in given.progress}
-        state.document["places"] = sorted(partitions)
-        truncates = np.flatnonzero(_is(given.rows, TRUNCATE))
-        if not len(truncates):
-            return given.rows, None
-        if len(partitions) > 1:
-            topics = ", ".join(sorted({topic for topic, _ in partitions}))
-            raise PipelineError(
-                f"the {self.table} table was truncated or recreated, and has several partitions",
-                detail=f"which rows came before is unknown, of {topics}",
-                hint="a topic with one partition has the order; or"
-                f" .where(\"{OP} != '{TRUNCATE}'\") lets the old rows stay",
-            )
-        last = int(truncates[-1])
-        return given.rows.slice(last + 1), given.rows[POSITION][last]
 
     def _is_same(
         self, stored: SortedRows, before: Numbers, content: Hashes
@@ -158,6 +163,26 @@ class TableChanges:
         return pa.table(columns)
 
 
+def since_truncate(table: str, state: State, given: Input) -> tuple[pa.Table, pa.Scalar | None]:
+    """Rows that came after the last truncate, and its position."""
+    partitions = {(topic, partition) for topic, partition in state.document.get("places", ())}
+    partitions |= {(progress.topic, progress.partition) for progress in given.progress}
+    state.document["places"] = sorted(partitions)
+    truncates = np.flatnonzero(has_op(given.rows, TRUNCATE))
+    if not len(truncates):
+        return given.rows, None
+    if len(partitions) > 1:
+        topics = ", ".join(sorted({topic for topic, _ in partitions}))
+        raise PipelineError(
+            f"the {table} table was truncated or recreated, and has several partitions",
+            detail=f"which rows came before is unknown, of {topics}",
+            hint="a topic with one partition has the order; or"
+            f" .where(\"{OP} != '{TRUNCATE}'\") lets the old rows stay",
+        )
+    last = int(truncates[-1])
+    return given.rows.slice(last + 1), given.rows[POSITION][last]
+
+
 def in_order(given: Input) -> Input:
     """By topic, partition and offset, with POSITION as a column: what `reading.as_table` and
     stores go by, where a key's changes are in several partitions.
@@ -179,14 +204,14 @@ def positions_of(given: Input) -> pa.Array:
     return positions(given.origins, rows[ORIGIN].combine_chunks(), rows[OFFSET].combine_chunks())
 
 
-def _is(rows: pa.Table, op: str) -> npt.NDArray[np.bool_]:
+def has_op(rows: pa.Table, op: str) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = (
         pc.equal(rows[OP], op).fill_null(False).combine_chunks().to_numpy(zero_copy_only=False)
     )
     return found
 
 
-def _last_by_hash(hashes: Hashes) -> Numbers:
+def last_by_hash(hashes: Hashes) -> Numbers:
     """The last row of each key, sorted by their hashes."""
     order = sorted_order(hashes)
     in_turn = hashes[order]

@@ -12,7 +12,7 @@ So no row is deleted and created again unchanged. A row of an outer side is alon
 join key has no rows on the other side, or is null.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,9 +31,14 @@ from headwater.pipelines.operators.joins.table_changes import (
 from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.runtime.lineage import is_among, tag_of, tagged, tagged_rows
 from headwater.pipelines.operators.state.compatibility import check_settings_compatible
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, hashes_of
 from headwater.pipelines.operators.state.row_kernels import bounds, expanded
-from headwater.pipelines.operators.state.sorted_rows import SortedRows, sorted_order
+from headwater.pipelines.operators.state.sorted_rows import (
+    SortedRows,
+    rescale_sorted_rows,
+    sorted_order,
+)
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import DELETE, OP
@@ -68,10 +73,7 @@ class TableJoin:
     is_last: bool  # all changes of a row of the result come from one bucket
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
-        settings = "; ".join(
-            f"{table.name} key {table.key}, on {table.on}" for table in (self.left, self.right)
-        )
-        check_settings_compatible(state, "a table join", settings)
+        self._check_compatible(state)
         left, right = (
             _Side(state, table, given)
             for table, given in zip((self.left, self.right), inputs, strict=True)
@@ -85,7 +87,21 @@ class TableJoin:
         rows = pa.concat_tables(found)
         return one_change_each(rows, result_key(self.left, self.right)) if self.is_last else rows
 
+    def rescale(self, before: Sequence[State], after: State, share: Share) -> None:
+        self._check_compatible(after)
+        for table in (self.left, self.right):
+            after.counters[f"{table.name}_rows"] = rescale_sorted_rows(
+                before, after, share, table.name, table.columns, table.keys, words=2 * WORDS
+            )
+
+    def _check_compatible(self, state: State) -> None:
+        settings = "; ".join(
+            f"{table.name} key {table.key}, on {table.on}" for table in (self.left, self.right)
+        )
+        check_settings_compatible(state, "a table join", settings)
+
     roles = ("left", "right")
+    is_exact = True
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """Both rows that were joined, or the one that has no partner."""
@@ -130,7 +146,11 @@ class OneChangePerRow:
         rows = inputs[0].rows.append_column(POSITION, positions_of(inputs[0]))
         return one_change_each(rows.select(self.output.names), self.key)
 
+    def rescale(self, before: Sequence[State], after: State, share: Share) -> None:
+        pass
+
     roles = ("row",)
+    is_exact = True
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """In a bounded run nothing is deleted: each row is one change already."""

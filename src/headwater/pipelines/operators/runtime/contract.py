@@ -6,18 +6,21 @@ process too. A result that depends on where a batch ends is a defect: the same l
 same result however it was cut into batches.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from headwater.pipelines.operators.state.key_groups import Share
+
 # Columns that packing adds to the rows of an input with event time.
 TIME: Final = "__time"  # int64, microseconds since 1970: when it happened; null: no usable time
-SEEN: Final = "__seen"  # int64: the latest TIME of its partition in this batch, up to and with it
+# int64: the latest TIME of its partition in this batch: of itself, and of lower offsets.
+SEEN: Final = "__seen"
 FAULT: Final = "__fault"  # int8: 0, or why TIME is null (one of those below)
 ORIGIN: Final = "__origin"  # int32: index into Input.origins
 OFFSET: Final = "__offset"  # int64
@@ -39,8 +42,10 @@ class PartitionProgress:
 
     topic: str
     partition: int
-    seen_us: int | None  # the latest usable time; None if no row had one
-    offset: int  # of its last row
+    seen_us: int | None  # the latest usable time (or Stamper.lead_us); None if no row had one
+    # Of its last row. In WATERMARK_PARTITION (position.py): the output watermark of the operator
+    # before; `seen_us` is then a bound of all later rows.
+    offset: int
     punctuations: tuple[str, ...] = ()  # watermarks of producers (punctuations.py)
 
 
@@ -59,6 +64,14 @@ class State(Protocol):
 
     document: dict[str, Any]  # small, JSON; changed in place. The status shows its WATERMARK
     counters: dict[str, int]  # metrics since the state was begun, summed over the buckets
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """Objects that an operator has derived from the state, in the memory of this process. It
+        may be empty, or of another batch (one that failed, or ran elsewhere since): what is in it
+        has to be recognised by something in the document.
+        """
+        ...
 
     def table(self, name: str) -> pa.Table | None: ...
 
@@ -86,6 +99,57 @@ class Operator(Protocol):
         ...
 
 
+@runtime_checkable
+class ResultsWithPositions(Operator, Protocol):
+    """An operator whose results have positions of their own (pipelines/position.py)."""
+
+    def with_topic(self, topic: str) -> Operator:
+        """With this topic in its results' positions. It is no setting."""
+        ...
+
+
+@runtime_checkable
+class FollowsClock(Operator, Protocol):
+    """An operator whose result depends on the time of the batch: it takes part in every batch, and
+    in one without records if time alone changes something.
+    """
+
+    @property
+    def follows_clock(self) -> bool: ...
+
+
+@runtime_checkable
+class Rescalable(Operator, Protocol):
+    """An operator whose state can be assigned to another number of buckets. The state of others is
+    derived from the log again when that number changes.
+    """
+
+    def rescale(self, before: Sequence[State], after: State, share: "Share") -> None:
+        """Puts the state of the keys of `share` into `after`, whose tables are empty. `before` are
+        the states of all buckets that can have such keys, after the same batch, as later steps
+        find them. The document of `after` is a copy of the first one's: what all buckets have in
+        common stays as it is, and what follows from a bucket's keys is replaced. The same holds for
+        counters that are not sums. Raises StateLost if the state is that of other settings.
+        """
+        ...
+
+
+@runtime_checkable
+class Watermarked(Operator, Protocol):
+    """An operator with an output watermark, by which operators that follow advance, too."""
+
+    @property
+    def floors_us(self) -> Mapping[str, int]:
+        """Times of the result (position.FLOOR). Empty: the results promise nothing."""
+        ...
+
+    def output_watermark_us(self, document: Mapping[str, Any]) -> int:
+        """Of a bucket whose State has this document after a step: later results of the bucket have
+        these times at or after it. It never goes back; NEVER_US before the first watermark.
+        """
+        ...
+
+
 # What packing does with the Arrow batches of one task, one after another: the same batch with TIME,
 # SEEN and FAULT added. Each task makes a new one, so it may hold state of earlier batches.
 Stamp = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -109,6 +173,10 @@ class Stamping(Protocol):
 
 class Stamper(Protocol):
     """Of one task."""
+
+    # Rows of higher offsets are of their offset's time plus this, or later: results of windows.
+    lead_us: int | None
+    floor_us: int | None  # of its column (position.FLOOR), if the operator before promises one
 
     def stamp(self, rows: pa.RecordBatch, origins: pa.Array) -> Mapping[str, pa.Array]:
         """TIME, SEEN and FAULT of the rows. `origins` are the rows' partitions as int32."""

@@ -36,6 +36,11 @@ class Traceable(Operator, Protocol):
         """A label of each input's rows, shown to users: "event", "table row"."""
         ...
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether all rows that `lineage` gives have made the result; else some of them."""
+        ...
+
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """For each input, which of its rows `rows` were derived from: some of what a step over
         these inputs and an empty state gives (or of what it gives in other buckets, which are

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+# The name in Spark plans: outside of pipelines it is a part of fingerprints, and must not change.
+SORTED_BY_POSITION: Final = "_sorted_by_place"
 _TASKS: Final = 8  # if Spark has no number of shuffle partitions
 
 
@@ -30,10 +32,11 @@ def in_log_order(rows: "DataFrame", *, is_stream: bool) -> "DataFrame":
     together = rows.repartitionById(tasks, task)
     if not is_stream:
         return together.sortWithinPartitions(*(position[name] for name in POSITION_FIELDS))
-    return together.mapInArrow(_sorted_by_position, rows.schema)  # Spark does not sort streams
+    return together.mapInArrow(sorted_by_position, rows.schema)  # Spark does not sort streams
 
 
-def _sorted_by_position(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def sorted_by_position(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task's rows, as one batch."""
     filled = [batch for batch in batches if batch.num_rows]
     if filled:
         rows = pa.Table.from_batches(filled).combine_chunks()
@@ -44,5 +47,4 @@ def _sorted_by_position(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         yield from rows.take(order).to_batches()
 
 
-# The name in Spark plans: outside of pipelines it is a part of fingerprints, and must not change.
-_sorted_by_position.__name__ = "_sorted_by_place"
+sorted_by_position.__name__ = SORTED_BY_POSITION

@@ -11,8 +11,13 @@ from headwater.errors import PipelineError
 from headwater.pipelines.plans import Node
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headwater.pipelines.operators.runtime.contract import Operator
+    from headwater.pipelines.operators.runtime.packing import Packing
     from headwater.pipelines.operators.runtime.planning import OperatorRun
 
+CLOCK_CONDITION: Final = "now()"  # in a condition of a query: it has the time of the batch
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a directory, and part of transactional ids
 
 
@@ -25,6 +30,9 @@ class Built:
     keys: tuple[tuple[str, ...], ...]  # of each input
     passes: tuple[Node, ...] = ()  # the plans of inputs whose rows it gives, with their `_op`
     run: "OperatorRun | None" = field(default=None, compare=False, repr=False)  # if it is bounded
+    operator: "Operator | None" = field(default=None, compare=False, repr=False)
+    packings: tuple["Packing", ...] = field(default=(), compare=False, repr=False)  # of its inputs
+    schemas: tuple["pa.Schema", ...] = field(default=(), compare=False, repr=False)  # packed rows
 
 
 @dataclass
@@ -35,14 +43,15 @@ class Building:
     operators: list[str] = field(default_factory=list)
     built: dict[str, Built] = field(default_factory=dict)
     unrepeatable: list[str] = field(default_factory=list)  # what depends on when it runs
+    now_us: int | None = None  # the time of a bounded run, instead of the clock's
 
 
 _current: ContextVar[Building | None] = ContextVar("building", default=None)
 
 
 @contextmanager
-def building(pipeline: str) -> Iterator[Building]:
-    now = Building(pipeline)
+def building(pipeline: str, now_us: int | None = None) -> Iterator[Building]:
+    now = Building(pipeline, now_us=now_us)
     token = _current.set(now)
     try:
         yield now

@@ -11,7 +11,8 @@ shuffle as packets: one Arrow stream of many rows for each bucket, which Spark m
 Rows that concern every key (a truncate) go to every bucket; so does the last packet of a task:
 `{"now": …, "origins": [[topic, partition], …],
 "progress": [[topic, partition, seen, offset, punctuations], …]}`. By it a bucket gets the event
-time of partitions that it has no rows of.
+time of partitions that it has no rows of, and the watermark of the operator before
+(watermark_rows.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,13 +31,21 @@ from headwater.pipelines.operators.runtime.contract import (
     ORIGIN,
     SEEN,
     TIME,
+    Input,
+    PartitionProgress,
     Stamper,
     Stamping,
 )
+from headwater.pipelines.operators.runtime.watermark_rows import (
+    Watermark,
+    WatermarkRows,
+    watermark_progress,
+)
+from headwater.pipelines.operators.state.key_groups import buckets_of
 from headwater.pipelines.position import POSITION
 
-BUCKET: Final = "__bucket"
-EVERY_BUCKET: Final = -1  # instead of a bucket's number
+EVERYWHERE: Final = "__everywhere"  # bool: the row is for every bucket; not every input has it
+_EVERY_BUCKET: Final = -1  # instead of a bucket's number
 NOW: Final = "__now"
 PACKETS: Final = pa.schema(
     [
@@ -60,6 +69,8 @@ class Packing:
     buckets: int
     stamping: Stamping | None
     columns: tuple[str, ...]  # that the operator gets
+    key: tuple[str, ...] = ()  # rows of the same key meet in one bucket
+    has_watermark_rows: bool = False  # of the operator before (watermark_rows.py)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -74,22 +85,72 @@ class Packing:
     def pack(self, batches: Iterator[pa.RecordBatch], task: int) -> Iterator[pa.RecordBatch]:
         origins = _Origins()
         stamper = self.stamping.start() if self.stamping is not None else None
+        watermark = WatermarkRows()
         number, now_us = 0, None
         for batch in batches:
             if not batch.num_rows:
                 continue
             if now_us is None:
                 now_us = batch.column(NOW)[0].cast(pa.timestamp("us", "UTC")).value
+            if self.has_watermark_rows:
+                batch = watermark.taken_out(batch)  # noqa: PLW2901
+                if not batch.num_rows:
+                    continue
             rows = self._with_origins(batch, origins, stamper)
-            for bucket, part in _by_bucket(rows, batch.column(BUCKET), self.buckets):
+            for bucket, part in _by_bucket(rows, self._buckets_of(batch), self.buckets):
                 yield self._packet(bucket, task, number, _to_bytes(part), None)
             number += 1
         if now_us is not None:
-            control = orjson.dumps(
-                {"now": now_us, "origins": origins.names, "progress": origins.progress(stamper)}
-            )
+            progress = origins.progress(stamper) + watermark_progress(watermark.found, stamper)
+            control = orjson.dumps({"now": now_us, "origins": origins.names, "progress": progress})
             for bucket in range(self.buckets):
                 yield self._packet(bucket, task, number, None, control)
+
+    def inputs(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        schema: pa.Schema,
+        now_us: int,
+        watermark: Watermark | None = None,
+    ) -> list[Input]:
+        """The inputs of all buckets, where the rows are those of the whole batch: `pack` and
+        `unpacked` without the shuffle in between. `watermark`: of the operator before, if it has
+        run in this batch.
+        """
+        origins = _Origins()
+        stamper = self.stamping.start() if self.stamping is not None else None
+        parts: list[list[pa.RecordBatch]] = [[] for _ in range(self.buckets)]
+        for batch in batches:
+            if batch.num_rows:
+                rows = self._with_origins(batch, origins, stamper)
+                for bucket, part in _by_bucket(rows, self._buckets_of(batch), self.buckets):
+                    parts[bucket].append(part)
+        progress = tuple(
+            PartitionProgress(topic, partition, seen_us, offset, tuple(punctuations))
+            for topic, partition, seen_us, offset, punctuations in (
+                *origins.progress(stamper),
+                *watermark_progress(watermark, stamper),
+            )
+        )
+        return [
+            Input(
+                pa.Table.from_batches(of_bucket).cast(schema)
+                if of_bucket
+                else schema.empty_table(),
+                tuple(origins.names),
+                progress,
+                now_us,
+            )
+            for of_bucket in parts
+        ]
+
+    def _buckets_of(self, batch: pa.RecordBatch) -> npt.NDArray[np.int16]:
+        key = [batch.column(name) for name in self.key]
+        numbers = buckets_of(key, batch.num_rows, self.buckets).astype(np.int16)
+        if EVERYWHERE in batch.schema.names:
+            everywhere = batch.column(EVERYWHERE).fill_null(False)
+            numbers[everywhere.to_numpy(zero_copy_only=False)] = _EVERY_BUCKET
+        return numbers
 
     def _with_origins(
         self, batch: pa.RecordBatch, origins: "_Origins", stamper: Stamper | None
@@ -98,7 +159,7 @@ class Packing:
         added: dict[str, pa.Array] = {ORIGIN: origin, OFFSET: offset}
         if stamper is not None:
             added |= stamper.stamp(batch, origin)
-            origins.observe(added[SEEN])
+            origins.observe(added[SEEN], stamper.lead_us)
         return pa.RecordBatch.from_arrays(
             [*(batch.column(name) for name in self.columns), *added.values()],
             names=[*self.columns, *added],
@@ -145,11 +206,13 @@ class _Origins:
             self._last[code] = max(self._last[code], int(offsets[rows].max()))
         return pa.array(origin), offset
 
-    def observe(self, seen: pa.Array) -> None:
+    def observe(self, seen: pa.Array, lead_us: int | None) -> None:
         for code, rows in self._now:
             of_partition = seen if isinstance(rows, slice) else seen.filter(pa.array(rows))
             latest = pc.max(of_partition).as_py()
             if latest is not None:
+                if lead_us is not None:
+                    latest = max(latest, self._last[code] + lead_us)
                 before = self._seen[code]
                 self._seen[code] = latest if before is None else max(before, latest)
 
@@ -175,18 +238,17 @@ class _Origins:
 
 
 def _by_bucket(
-    rows: pa.RecordBatch, bucket: pa.Array, buckets: int
+    rows: pa.RecordBatch, numbers: npt.NDArray[np.int16], buckets: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each bucket, in order: a stable partition by bucket."""
-    numbers = bucket.to_numpy(zero_copy_only=False).astype(np.int16)
     if buckets == 1:
         yield 0, rows
         return
-    if numbers.min() == EVERY_BUCKET:
-        copies = np.where(numbers == EVERY_BUCKET, buckets, 1)
+    if numbers.min() == _EVERY_BUCKET:
+        copies = np.where(numbers == _EVERY_BUCKET, buckets, 1)
         rows = rows.take(pa.array(np.repeat(np.arange(len(numbers)), copies)))
         numbers = np.repeat(numbers, copies)
-        everywhere = numbers == EVERY_BUCKET
+        everywhere = numbers == _EVERY_BUCKET
         numbers[everywhere] = np.tile(np.arange(buckets), int(everywhere.sum()) // buckets)
     # A stable sort of 16 bits is a radix sort.
     ordered = rows.take(pa.array(np.argsort(numbers, kind="stable")))

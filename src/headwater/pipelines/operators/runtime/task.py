@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -18,8 +17,10 @@ import pyarrow as pa
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.runtime.contract import Operator
 from headwater.pipelines.operators.runtime.unpacking import Packet, packets_in, unpacked
+from headwater.pipelines.operators.runtime.watermark_rows import watermark_rows
 from headwater.pipelines.operators.state.manifests import Reports, required_manifest
 from headwater.pipelines.operators.state.state_files import FileState, MemoryState
+from headwater.pipelines.operators.state.state_store import StateDirectory, state_directory
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -67,6 +68,7 @@ class OperatorTask:
                 if isinstance(state, FileState):
                     pending.append(pool.submit(self._commit, state))
                 yield from result.cast(self.operator.output).combine_chunks().to_batches()
+                yield from watermark_rows(self.operator, self.name, state)
             for commit in pending:
                 commit.result()
         settle()
@@ -84,21 +86,24 @@ class OperatorTask:
         context = TaskContext.get()
         assert context is not None
         batch, query = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(_QUERY_ID)
-        directory = context.getLocalProperty(STATE_DIRECTORY)
-        is_begun = directory is not None  # by the pipeline's driver
-        if directory is None and self.directory is not None:
-            directory = str(Path(self.directory) / str(query))
+        address = context.getLocalProperty(STATE_DIRECTORY)
+        is_begun = address is not None  # by the pipeline's driver
+        directory: StateDirectory | None = None
+        if address is not None:
+            directory = state_directory(address)
+        elif self.directory is not None:
+            directory = state_directory(self.directory) / str(query)
         if batch is None or directory is None:
             raise PipelineError(
                 f"{self.name} has no directory for its state",
                 hint=f"a pipeline has one; elsewhere set {STATE_CONF}, to a directory that all"
-                " executors share",
+                " executors share, or to s3://bucket/prefix",
             )
         required = None
         if is_begun:
-            required = required_manifest(Path(directory), int(batch), self.name, bucket)
+            required = required_manifest(directory, int(batch), self.name, bucket)
         return FileState(
-            Path(directory) / self.name,
+            directory / self.name,
             bucket,
             int(batch),
             buckets=self.buckets,

@@ -3,6 +3,8 @@
 A user may give an operator's name to another one, or change its settings.
 """
 
+from collections.abc import Sequence
+
 from headwater.errors import StateLost
 from headwater.pipelines.operators.runtime.contract import State
 
@@ -33,5 +35,15 @@ def check_settings_compatible(state: State, what: str, settings: str) -> None:
         raise StateLost(
             f"the state of {what} is that of another one",
             detail=f"it was {stored}, and is {settings}",
+            hint="rebuild the pipeline: the state is derived from the log again",
+        )
+
+
+def check_shared(states: Sequence[State], name: str) -> None:
+    """Raises StateLost unless all buckets have the same in their documents under this name."""
+    first = states[0].document.get(name)
+    if any(state.document.get(name) != first for state in states):
+        raise StateLost(
+            f"the buckets of an operator have different {name}",
             hint="rebuild the pipeline: the state is derived from the log again",
         )

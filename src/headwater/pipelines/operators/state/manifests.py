@@ -11,10 +11,8 @@ records it durably before the batch reaches its store, and the tasks of the next
 manifest that is missing then is lost state.
 """
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -23,7 +21,12 @@ from pyspark.accumulators import AccumulatorParam
 from headwater.errors import PipelineError, StateLost
 from headwater.log.disk.files import Files
 from headwater.pipelines.operators.runtime.naming import Built
-from headwater.pipelines.operators.state.state_files import NO_MANIFEST, batches_of
+from headwater.pipelines.operators.state.state_files import NO_MANIFEST, batches_of, unwritable
+from headwater.pipelines.operators.state.state_store import (
+    Location,
+    StateDirectory,
+    state_directory,
+)
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
@@ -53,24 +56,24 @@ def reports_of(context: "SparkContext") -> "Accumulator[Reports]":
     return found
 
 
-def required_manifest(directory: Path, batch: int, operator: str, bucket: int) -> int:
+def required_manifest(directory: Location, batch: int, operator: str, bucket: int) -> int:
     """In a task: the batch whose manifest has the state of the bucket before `batch`. Raises
     StateLost if the driver's record is missing.
     """
     if batch == 0:
         return NO_MANIFEST
-    return _read(Files(), _path(directory, batch - 1), lambda found: int(found[operator][bucket]))
+    return _read(state_directory(directory), batch - 1, lambda found: int(found[operator][bucket]))
 
 
 class CommittedManifests:
     """The record for all operators of one version of one write, in its driver."""
 
     def __init__(
-        self, operators: tuple[Built, ...], directory: Path, *, files: Files | None = None
+        self, operators: tuple[Built, ...], directory: Location, *, files: Files | None = None
     ) -> None:
         self._operators = operators
-        self._directory = directory
         self._files = files or Files()
+        self._directory = state_directory(directory, self._files)
         self._last: tuple[int, Manifests] | None = None  # that this process has written
 
     @contextmanager
@@ -86,8 +89,8 @@ class CommittedManifests:
         if self._last is not None and self._last[0] == batch:
             return self._last[1]
         return _read(
-            self._files,
-            _path(self._directory, batch),
+            self._directory,
+            batch,
             lambda found: {
                 operator.name: _checked(found[operator.name], operator)
                 for operator in self._operators
@@ -115,33 +118,29 @@ class CommittedManifests:
         self._last = batch, manifests
 
     def _write(self, batch: int, content: bytes) -> None:
-        path = _path(self._directory, batch)
         try:
-            temporary = f"{path}.{secrets.token_hex(4)}.tmp"
-            self._files.write_atomically(path, content, temporary=temporary)
-            for name in self._files.listdir(str(self._directory)):
+            self._directory.write(f"{batch}.json", content)
+            self._directory.sync()
+            old = []
+            for name in self._directory.names():
                 number, dot, _ = name.partition(".")  # an operator may be called by a number
                 is_ours = dot and number.isdigit()
                 if is_ours and int(number) < batch - 1:  # the batch may run again
-                    self._files.unlink(str(self._directory / name))
+                    old.append(name)
+            self._directory.remove(old)
         except OSError as error:
-            raise PipelineError(
-                "the state of an operator cannot be written",
-                detail=f"{path}: {error}",
-                hint="is the disk full? The batch runs again",
-            ) from error
+            raise unwritable(self._directory, error) from error
 
 
-def _path(directory: Path, batch: int) -> str:
-    return str(directory / f"{batch}.json")
-
-
-def _read(files: Files, path: str, read: Callable[[dict[str, Any]], _Value]) -> _Value:
+def _read(
+    directory: StateDirectory, batch: int, read: Callable[[dict[str, Any]], _Value]
+) -> _Value:
     try:
-        return read(orjson.loads(files.read(path)))
+        return read(orjson.loads(directory.read(f"{batch}.json")))
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         raise StateLost(
-            "the record of operator state is missing or damaged", detail=f"{path}: {error}"
+            "the record of operator state is missing or damaged",
+            detail=f"{directory}/{batch}.json: {error}",
         ) from error
     except OSError as error:
         raise PipelineError(

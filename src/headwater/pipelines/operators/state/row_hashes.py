@@ -38,6 +38,23 @@ def hashes_of(columns: Sequence[pa.ChunkedArray | pa.Array]) -> Hashes:
     return found
 
 
+def distinct(hashes: Hashes) -> tuple[Hashes, npt.NDArray[np.int64]]:
+    """Each once, in order, and which of them each is."""
+    # np.unique of both words as one value compares them by a call for each pair: four times slower.
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    in_turn = hashes[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (in_turn[1:] != in_turn[:-1]).any(axis=1)
+    which = np.empty(len(order), np.int64)
+    which[order] = np.cumsum(is_first) - 1
+    return in_turn[is_first], which
+
+
+def as_one(hashes: Hashes) -> npt.NDArray[Any]:
+    """The two words of each as one value, which can be compared."""
+    return np.ascontiguousarray(hashes).view([("", np.uint64)] * WORDS).reshape(-1)
+
+
 def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 

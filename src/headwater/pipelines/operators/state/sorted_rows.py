@@ -11,7 +11,7 @@ A hash has two words, by which rows of a group are found, or two more, which ide
 its group (row_hashes.py).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from headwater.pipelines.operators.runtime.contract import State
 from headwater.pipelines.operators.state.column_evolution import with_columns_of
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes
 from headwater.pipelines.operators.state.row_kernels import bounds, expanded, merged
 
@@ -162,6 +163,34 @@ class SortedRows:
 
     def _put(self, suffix: str, rows: pa.Table, hashes: Hashes) -> None:
         self._state.put(self._name + suffix, rows.append_column(_HASH, as_binary(hashes)))
+
+
+def rescale_sorted_rows(
+    before: Sequence[State],
+    after: State,
+    share: Share,
+    name: str,
+    schema: pa.Schema,
+    key: Collection[str],
+    *,
+    words: int,
+) -> int:
+    """The rows of the share as a base (contract.Rescalable); the hashes' first words are those of
+    the operator's key. Returns the number of rows.
+    """
+    parts, hash_parts = [], []
+    for state in before:
+        stored = SortedRows(state, name, schema, key, words=words)
+        numbers = stored.numbers()
+        numbers = numbers[share.of_hashes(stored.hashes(numbers)[:, 0])]
+        parts.append(stored.take(numbers))
+        hash_parts.append(stored.hashes(numbers))
+    hashes = np.concatenate(hash_parts)
+    order = sorted_order(hashes)
+    rows = pa.concat_tables(parts).combine_chunks().take(pa.array(order))
+    if len(rows):
+        after.put(name, rows.append_column(_HASH, as_binary(hashes[order])))
+    return len(rows)
 
 
 def as_binary(hashes: Hashes) -> pa.Array:

@@ -1,7 +1,7 @@
 """State files of operators: immutable Arrow files and JSON manifests, one directory per bucket.
 
     <directory>/<operator>/                    `directory` is in the checkpoint of the query
-        begun                                  {"buckets": 8}
+        begun                                  {"buckets": 8, "key_groups": 4096}
         <bucket>/
             <batch>.json                       the manifest: what the state after that batch is
             <batch>-<attempt>.arrow            tables that it changed, and side outputs, one
@@ -19,12 +19,9 @@ same attempt. None removes files that the other reads. An attempt that starts af
 has run fails with StateLost: the state that it needs is removed.
 """
 
-import contextlib
-import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -32,6 +29,12 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError, StateLost
 from headwater.log.disk.files import Files
+from headwater.pipelines.operators.state.key_groups import KEY_GROUPS
+from headwater.pipelines.operators.state.state_store import (
+    Location,
+    StateDirectory,
+    state_directory,
+)
 
 _MANIFEST: Final = re.compile(r"(\d+)\.json")
 _FILE: Final = re.compile(r"(\d+)-[0-9a-f]+\.arrow")
@@ -41,6 +44,8 @@ _UNREADABLE: Final = "the state of an operator cannot be read"
 _MISSING: Final = "the state of an operator is missing"
 _DEAD_BYTES: Final = 1 << 20  # of tables that are no longer in use, in files with some that are
 NO_MANIFEST: Final = -1  # of a bucket that has not written any
+_MOST_CACHES: Final = 64
+_caches: Final[dict[tuple[str, int], dict[str, Any]]] = {}  # used last at the end
 
 
 class TableLocation(NamedTuple):
@@ -64,7 +69,7 @@ class FileState:
 
     def __init__(
         self,
-        operator: Path,
+        operator: Location,
         bucket: int,
         batch: int,
         *,
@@ -76,13 +81,13 @@ class FileState:
         self.path = str(operator), bucket
         self.batch = batch
         self._required = required
-        self._directory = operator / str(bucket)
-        self._files = files or Files()
+        of_operator = state_directory(operator, files)
+        self._directory = of_operator / str(bucket)
         self._put: dict[str, pa.Table | None] = {}
         self._sides: list[tuple[str, pa.Table]] = []
-        if not is_begun and not (operator / "begun").exists():
-            begin(operator, buckets, files=self._files)
-        _check_buckets(operator, buckets)
+        if not is_begun and not has_file(of_operator, "begun"):
+            begin(of_operator, buckets)
+        _check_buckets(of_operator, buckets)
         self._before, manifest = self._load()
         self._tables = {
             name: TableLocation(*location) for name, location in manifest.get("tables", {}).items()
@@ -90,6 +95,15 @@ class FileState:
         self._stored = _compared(manifest.get("document", {}), manifest.get("counters", {}))
         self.document: dict[str, Any] = manifest.get("document", {})
         self.counters: dict[str, int] = manifest.get("counters", {})
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """One for each bucket, as long as this process lives."""
+        found = _caches.pop(self.path, {})
+        _caches[self.path] = found
+        while len(_caches) > _MOST_CACHES:
+            del _caches[next(iter(_caches))]
+        return found
 
     def table(self, name: str) -> pa.Table | None:
         if name in self._put:
@@ -105,9 +119,14 @@ class FileState:
             self._sides.append((name, rows))
 
     @property
+    def names(self) -> set[str]:
+        """Of the tables before this batch."""
+        return set(self._tables)
+
+    @property
     def sides(self) -> dict[str, pa.Table]:
         """The side outputs of this batch."""
-        return _united(self._sides)
+        return united_sides(self._sides)
 
     def commit(self) -> int:
         """When it returns, the state after this batch is durable. Returns the batch whose manifest
@@ -121,11 +140,7 @@ class FileState:
         except FileNotFoundError as error:
             raise StateLost(_MISSING, detail=str(error)) from error
         except OSError as error:
-            raise PipelineError(
-                "the state of an operator cannot be written",
-                detail=f"{self._directory}: {error}",
-                hint="is the disk full? The batch runs again",
-            ) from error
+            raise unwritable(self._directory, error) from error
 
     def _is_changed(self) -> bool:
         """A manifest of this same batch, by an earlier attempt that may have read other records
@@ -144,9 +159,9 @@ class FileState:
             name: read_table(self._directory, tables[name]) for name in self._mostly_dead(tables)
         }
         name = f"{self.batch}-{secrets.token_hex(4)}.arrow"
-        content, locations = _packed(name, [*put.values(), *(rows for _, rows in self._sides)])
+        content, locations = pack_tables(name, [*put.values(), *(rows for _, rows in self._sides)])
         if content:
-            self._write(name, content)
+            self._directory.write(name, content)
         tables |= dict(zip(put, locations, strict=False))
         sides: dict[str, list[TableLocation]] = {}
         for (side, _), location in zip(self._sides, locations[len(put) :], strict=True):
@@ -157,8 +172,8 @@ class FileState:
             "document": self.document,
             "counters": self.counters,
         }
-        self._write(f"{self.batch}.json", orjson.dumps(manifest, default=tuple))
-        self._files.sync_directory(str(self._directory))
+        self._directory.write(f"{self.batch}.json", orjson.dumps(manifest, default=tuple))
+        self._directory.sync()
         self._remove_old({location.file for location in tables.values()})
 
     def _mostly_dead(self, tables: Mapping[str, TableLocation]) -> list[str]:
@@ -168,10 +183,7 @@ class FileState:
         used: dict[str, int] = {}
         for location in tables.values():
             used[location.file] = used.get(location.file, 0) + location.bytes
-        dead = {
-            file: self._files.size_bytes(str(self._directory / file)) - size
-            for file, size in used.items()
-        }
+        dead = {file: self._directory.size_bytes(file) - size for file, size in used.items()}
         if sum(dead.values()) <= _DEAD_BYTES:
             return []
         return [
@@ -197,30 +209,14 @@ class FileState:
             return None, {}
         return before, read_manifest(self._directory, before)
 
-    def _write(self, name: str, content: bytes | memoryview) -> None:
-        """Whole or not at all; its name is durable when the directory is synced."""
-        path = str(self._directory / name)
-        temporary = f"{path}.{secrets.token_hex(4)}.tmp"
-        try:
-            fd = self._files.open(temporary, create=True)
-            try:
-                self._files.pwrite(fd, content, 0)
-                self._files.fdatasync(fd)
-            finally:
-                self._files.close(fd)
-            self._files.rename(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.unlink(temporary)
-            raise
-
     def _remove_old(self, needed: set[str]) -> None:
         """All files but those that this batch and the one before it need, of any attempt."""
         before = -1 if self._before is None else self._before
         if self._before is not None:
             tables = read_manifest(self._directory, self._before)["tables"].values()
             needed |= {TableLocation(*location).file for location in tables}
-        for name in self._files.listdir(str(self._directory)):
+        old = []
+        for name in self._directory.names():
             if found := _MANIFEST.fullmatch(name):
                 is_old = int(found[1]) < before
             elif found := _FILE.fullmatch(name):
@@ -229,7 +225,8 @@ class FileState:
                 found = _TEMPORARY.fullmatch(name)
                 is_old = found is not None and int(found[1]) < before
             if is_old:
-                self._files.unlink(str(self._directory / name))
+                old.append(name)
+        self._directory.remove(old)
 
 
 class MemoryState:
@@ -238,6 +235,7 @@ class MemoryState:
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
         self.counters: dict[str, int] = {}
+        self.cache: dict[str, Any] = {}
         self.tables: dict[str, pa.Table] = {}
         self._sides: list[tuple[str, pa.Table]] = []
 
@@ -256,37 +254,50 @@ class MemoryState:
 
     @property
     def sides(self) -> dict[str, pa.Table]:
-        return _united(self._sides)
+        return united_sides(self._sides)
 
 
-def begin(operator: Path, buckets: int, *, files: Files | None = None) -> None:
+def begin(operator: Location, buckets: int, *, files: Files | None = None) -> None:
     """Creates the directories of an operator's state: from now on a missing one is lost state."""
-    files = files or Files()
-    for bucket in range(buckets):
-        files.makedirs(str(operator / str(bucket)))
-    temporary = str(operator / f"begun.{secrets.token_hex(4)}.tmp")
-    note = orjson.dumps({"buckets": buckets})
-    files.write_atomically(str(operator / "begun"), note, temporary=temporary)
-    for parent in (operator.parent, operator.parent.parent):
-        files.sync_directory(str(parent))
-
-
-def check_begun(operator: Path, buckets: int) -> None:
-    """Raises StateLost if the state of an operator that has begun is missing, or has another
-    number of buckets.
-    """
-    _check_buckets(operator, buckets)
-    for bucket in range(buckets):
-        if not (operator / str(bucket)).is_dir():
-            raise StateLost(_MISSING, detail=str(operator / str(bucket)))
-
-
-def _check_buckets(operator: Path, buckets: int) -> None:
-    """Rows of a key must find the bucket that has its state."""
+    directory = state_directory(operator, files)
     try:
-        before = int(orjson.loads((operator / "begun").read_bytes())["buckets"])
+        for bucket in range(buckets):
+            (directory / str(bucket)).create()
+        begun = orjson.dumps({"buckets": buckets, "key_groups": KEY_GROUPS})
+        directory.write("begun", begun)
+        directory.sync(parents=2)
+    except OSError as error:
+        raise unwritable(directory, error) from error
+
+
+def check_begun(operator: Location) -> None:
+    """Raises StateLost if the state of an operator that has begun is missing."""
+    directory = state_directory(operator)
+    for bucket in range(begun_buckets(directory)):
+        if not (directory / str(bucket)).exists():
+            raise StateLost(_MISSING, detail=str(directory / str(bucket)))
+
+
+def begun_buckets(operator: Location) -> int:
+    """How many buckets an operator's state was begun with, or last rescaled to. Raises StateLost if
+    it is missing, or if its keys were assigned to buckets in another way.
+    """
+    try:
+        begun = orjson.loads(state_directory(operator).read("begun"))
+        buckets, groups = int(begun["buckets"]), begun.get("key_groups")
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise _unreadable(_MISSING, str(error), error) from error
+        raise unreadable(_MISSING, str(error), error) from error
+    if groups != KEY_GROUPS:
+        raise StateLost(
+            "the state of an operator is not by key groups, as an earlier version wrote it",
+            detail=str(operator),
+        )
+    return buckets
+
+
+def _check_buckets(operator: StateDirectory, buckets: int) -> None:
+    """Rows of a key must find the bucket that has its state."""
+    before = begun_buckets(operator)
     if before != buckets:
         raise StateLost(
             f"the state of an operator has {before} buckets, and {buckets} are asked for",
@@ -294,35 +305,35 @@ def _check_buckets(operator: Path, buckets: int) -> None:
         )
 
 
-def read_manifest(directory: Path, batch: int) -> dict[str, Any]:
+def read_manifest(directory: Location, batch: int) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = orjson.loads((directory / f"{batch}.json").read_bytes())
+        found: dict[str, Any] = orjson.loads(state_directory(directory).read(f"{batch}.json"))
     except (OSError, ValueError) as error:
-        raise _unreadable(_UNREADABLE, f"{directory}, batch {batch}: {error}", error) from error
+        raise unreadable(_UNREADABLE, f"{directory}, batch {batch}: {error}", error) from error
     return found
 
 
-def newest_manifest(directory: Path, batch: int) -> dict[str, Any]:
+def newest_manifest(directory: Location, batch: int) -> dict[str, Any]:
     """The manifest of the state after that batch: its own, or an earlier one."""
     before = [number for number in batches_of(directory) if number <= batch]
     return read_manifest(directory, max(before)) if before else {}
 
 
-def read_table(directory: Path, location: TableLocation) -> pa.Table:
+def read_table(directory: Location, location: TableLocation) -> pa.Table:
     """Memory-mapped; the table stays usable when the file is removed."""
     try:
-        with pa.memory_map(str(directory / location.file)) as source:
+        with state_directory(directory).map(location.file) as source:
             source.seek(location.start)
             table = pa.ipc.open_stream(source.read_buffer(location.bytes)).read_all()
         table.validate()
         if len(table) != location.rows:
             raise pa.ArrowInvalid(f"{len(table)} rows, not {location.rows}")
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(_UNREADABLE, f"{directory / location.file}: {error}", error) from error
+        raise unreadable(_UNREADABLE, f"{directory}/{location.file}: {error}", error) from error
     return table
 
 
-def _unreadable(what: str, detail: str, error: Exception) -> PipelineError:
+def unreadable(what: str, detail: str, error: Exception) -> PipelineError:
     """State is lost if files are missing or damaged (Arrow reports damage by OSError, too, without
     an errno). Too many open files, no memory, a disk that does not answer are temporary.
     """
@@ -333,7 +344,22 @@ def _unreadable(what: str, detail: str, error: Exception) -> PipelineError:
     return PipelineError(_UNREADABLE, detail=detail, hint="the batch runs again")
 
 
-def _packed(name: str, tables: Iterable[pa.Table]) -> tuple[memoryview, list[TableLocation]]:
+def unwritable(directory: StateDirectory, error: OSError) -> PipelineError:
+    return PipelineError(
+        "the state of an operator cannot be written",
+        detail=f"{directory}: {error}",
+        hint=f"{directory.write_hint} The batch runs again",
+    )
+
+
+def has_file(directory: Location, name: str) -> bool:
+    try:
+        return state_directory(directory).has(name)
+    except OSError as error:
+        raise unreadable(_UNREADABLE, str(error), error) from error
+
+
+def pack_tables(name: str, tables: Iterable[pa.Table]) -> tuple[memoryview, list[TableLocation]]:
     sink = pa.BufferOutputStream()
     locations = []
     for table in tables:
@@ -349,7 +375,7 @@ def _compared(document: dict[str, Any], counters: dict[str, int]) -> bytes:
     return orjson.dumps([document, counters], option=orjson.OPT_SORT_KEYS)
 
 
-def _united(sides: list[tuple[str, pa.Table]]) -> dict[str, pa.Table]:
+def united_sides(sides: list[tuple[str, pa.Table]]) -> dict[str, pa.Table]:
     return {
         name: pa.concat_tables(
             [rows for other, rows in sides if other == name], promote_options="default"
@@ -358,10 +384,10 @@ def _united(sides: list[tuple[str, pa.Table]]) -> dict[str, pa.Table]:
     }
 
 
-def batches_of(directory: Path) -> list[int]:
+def batches_of(directory: Location) -> list[int]:
     """Batches that have a manifest in a bucket's directory."""
     try:
-        names = os.listdir(directory)
+        names = state_directory(directory).names()
     except OSError as error:
-        raise _unreadable(_MISSING, str(error), error) from error
+        raise unreadable(_MISSING, str(error), error) from error
     return [int(found[1]) for name in names if (found := _MANIFEST.fullmatch(name))]

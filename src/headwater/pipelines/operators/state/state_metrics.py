@@ -1,8 +1,7 @@
 """Metrics and side outputs of operators, which the driver reads from their manifests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +11,13 @@ from headwater.pipelines.operators.runtime.contract import WATERMARK
 from headwater.pipelines.operators.runtime.naming import Built
 from headwater.pipelines.operators.state.state_files import (
     TableLocation,
+    begun_buckets,
+    has_file,
     newest_manifest,
     read_manifest,
     read_table,
 )
+from headwater.pipelines.operators.state.state_store import Location
 from headwater.pipelines.operators.time.event_time import NEVER_US
 
 
@@ -50,18 +52,22 @@ class OperatorMetrics:
         }
 
 
-def sides_of(operator: Path, buckets: int, batch: int, name: str) -> Iterator[pa.Table]:
+def sides_of(operator: Location, buckets: int, batch: int, name: str) -> Iterator[pa.Table]:
     """The side output of this batch under this name."""
     for bucket in range(buckets):
         directory = operator / str(bucket)
-        if (directory / f"{batch}.json").exists():
+        if has_file(directory, f"{batch}.json"):
             for location in read_manifest(directory, batch)["sides"].get(name, ()):
                 yield read_table(directory, TableLocation(*location))
 
 
-def metrics_of(operator: Path, buckets: int, batch: int) -> OperatorMetrics:
+def metrics_of(operator: Location, buckets: int, batch: int) -> OperatorMetrics:
     """After this batch, which is committed or at least computed. Raises StateLost."""
-    manifests = [newest_manifest(operator / str(bucket), batch) for bucket in range(buckets)]
+    return metrics_in([newest_manifest(operator / str(bucket), batch) for bucket in range(buckets)])
+
+
+def metrics_in(manifests: Sequence[Mapping[str, Any]]) -> OperatorMetrics:
+    """By the manifests of all buckets."""
     locations = [
         TableLocation(*location) for one in manifests for location in one.get("tables", {}).values()
     ]
@@ -104,13 +110,14 @@ def slowest_source(document: dict[str, Any]) -> SlowestSource | None:
 
 
 def metrics_of_all(
-    directory: Path, operators: tuple[Built, ...], batch: int
+    directory: Location, operators: tuple[Built, ...], batch: int
 ) -> dict[str, OperatorMetrics]:
     """By name. Operators that cannot be read are left out: their own query reports the error."""
     found = {}
     for operator in operators:
         try:
-            found[operator.name] = metrics_of(directory / operator.name, operator.buckets, batch)
+            path = directory / operator.name
+            found[operator.name] = metrics_of(path, begun_buckets(path), batch)
         except PipelineError:
             continue
     return found

@@ -1,8 +1,8 @@
 """Event time as users configure it: the column, delay, idleness, future guard, device clocks.
 
-Operators take a time from users as `str | EventTime` and begin with `time_of`. The result goes into
-Side.stamping, which checks the columns; in a step `settings.watermarks(stored)` gives the
-watermarks:
+Operators take a time from users as `str | EventTime` and begin with `input_time` (result_time.py).
+The result goes into Side.stamping, which checks the columns; in a step
+`settings.watermarks(stored)` gives the watermarks:
 
     watermarks = self.time.watermarks(state.document.get("time"))
     own_us, closed_us = watermarks.of_rows(given), watermarks.now_us
@@ -63,6 +63,21 @@ class EventTime:
     future_us: int | None = None
     clocks: DeviceClocks | None = None
     producers: Producers | None = None
+
+    @property
+    def lead_us(self) -> int | None:
+        """Of results of windows (contract.Stamper)."""
+        return None
+
+    @property
+    def floor_us(self) -> int | None:
+        """Of results of an operator with an output watermark (contract.Stamper)."""
+        return None
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether rows come in the order of their time, batch by batch: none makes another late."""
+        return False
 
     def watermarks(self, stored: Mapping[str, Any] | None = None) -> Watermarks:
         """Those after the batch before: `stored` is what their `to_json` gave, None at first."""
@@ -137,6 +152,14 @@ class ProcessingTime(EventTime):
 
     def time(self, rows: pa.RecordBatch) -> pa.Array:
         return epoch_us(rows.column(NOW))
+
+
+def time_floors(time: EventTime, floor_us: int = 0) -> dict[str, int]:
+    """The column of rows that are not before the operator's watermark (position.FLOOR), if the time
+    is what the column says.
+    """
+    is_column = time.clocks is None and not isinstance(time, ProcessingTime)
+    return {time.column: floor_us} if is_column else {}
 
 
 def event_time(

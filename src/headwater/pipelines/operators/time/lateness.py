@@ -14,10 +14,13 @@ from headwater.pipelines.operators.runtime.contract import (
     FUTURE,
     NO_TIME,
     ORIGIN,
+    TIME,
+    WATERMARK,
     Input,
     State,
 )
 from headwater.pipelines.operators.time.durations import Duration, microseconds
+from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.sinks.contract import OP
 
 DROP: Final = "drop"  # counted
@@ -95,6 +98,37 @@ def admit(
         _to_side_output(state, given, causes)
     admitted: npt.NDArray[np.bool_] = is_event & (fault == 0) & ~is_late
     return admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Which rows of a batch are admitted, and the watermark before and after it."""
+
+    rows: npt.NDArray[np.bool_]
+    before_us: int
+    watermark_us: int
+
+
+def admit_and_advance(
+    state: State,
+    given: Input,
+    time: EventTime,
+    lateness: Lateness,
+    due_us: npt.NDArray[np.int64],
+) -> Admission:
+    """Of an operator with one input: `admit`, and the watermark after the batch in its state."""
+    watermarks = time.watermarks(state.document.get("time"))
+    own_us, before_us = watermarks.of_rows(given), watermarks.now_us
+    rows = admit(state, given, lateness, own_us=own_us, due_us=due_us, closed_us=before_us)
+    watermarks.advance(given.progress, given.now_us)
+    state.document |= {"time": watermarks.to_json(), WATERMARK: watermarks.now_us}
+    return Admission(rows, before_us, watermarks.now_us)
+
+
+def times_of(given: Input) -> npt.NDArray[np.int64]:
+    """0 where a row has none; such rows are not admitted."""
+    times_us: npt.NDArray[np.int64] = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+    return times_us
 
 
 def _count(state: State, name: str, count: int) -> None:

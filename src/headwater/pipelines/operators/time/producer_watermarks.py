@@ -28,6 +28,7 @@ from headwater.jit import kernel
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, PartitionProgress
 from headwater.pipelines.operators.time.punctuations import LEFT, MARK, in_log_order
 from headwater.pipelines.operators.time.watermarks import NEVER_US, Watermarks
+from headwater.pipelines.position import WATERMARK_PARTITION
 
 MOST_PRODUCERS: Final = 100_000  # of one input, counted in each partition
 _ABSENT_US: Final = 2**62  # the watermark of an absent producer: it holds nothing back
@@ -111,6 +112,8 @@ class ProducerWatermarks(Watermarks):
         if self._replayed is None or self._replayed[0] is not progress:
             replays = {}
             for reached in progress:
+                if reached.partition == WATERMARK_PARTITION:  # of the operator before
+                    continue
                 partition = reached.topic, reached.partition
                 before = self._members.get(partition, _NO_MEMBERS)
                 replays[partition] = before.replay(

@@ -1,6 +1,7 @@
 """Stamping of rows with event time, in the task that reads them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,7 +33,9 @@ class TimeStamper:
 
     def __init__(self, settings: "EventTime") -> None:
         self._settings = settings
-        self._seen: dict[int, int] = {}
+        self.lead_us = settings.lead_us
+        self.floor_us = settings.floor_us
+        self._latest: dict[int, _Latest] = {}  # by partition
         self._punctuations: dict[int, Punctuations] = {}
 
     def stamp(self, rows: pa.RecordBatch, origins: pa.Array) -> Mapping[str, pa.Array]:
@@ -51,7 +54,8 @@ class TimeStamper:
         if is_faulty.any():
             times = np.where(is_faulty, NEVER_US, times)
             time = pa.array(times, mask=is_faulty)
-        seen = self._running(times, codes)
+        offsets = pc.struct_field(rows.column(POSITION), "offset").to_numpy(zero_copy_only=False)
+        seen = times if self._settings.is_in_order else self._running(times, codes, offsets)
         return {TIME: time, SEEN: pa.array(seen, mask=seen == NEVER_US), FAULT: pa.array(fault)}
 
     def _collect_punctuations(
@@ -86,27 +90,55 @@ class TimeStamper:
             self._punctuations.setdefault(code, Punctuations()).add(of_partition)
 
     def _running(
-        self, times: npt.NDArray[np.int64], codes: npt.NDArray[np.int32]
+        self,
+        times: npt.NDArray[np.int64],
+        codes: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
         if not len(codes):
             return times
         if codes.min() == codes.max():
-            return self._of_partition(int(codes[0]), times)
+            return self._of_partition(int(codes[0]), times, offsets)
         seen = np.empty(len(times), np.int64)
         for code in np.unique(codes).tolist():
             which = codes == code
-            seen[which] = self._of_partition(code, times[which])
+            seen[which] = self._of_partition(code, times[which], offsets[which])
         return seen
 
-    def _of_partition(self, code: int, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _of_partition(
+        self, code: int, times: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Rows of the same offset do not count for each other: a shuffle leaves them in any order.
+        Results of windows that end at the same time have the same, as have pairs of a join.
+        """
+        before = self._latest.get(code, _NO_ROWS)
         running = np.maximum.accumulate(times)
-        np.maximum(running, self._seen.get(code, NEVER_US), out=running)
-        self._seen[code] = int(running[-1])
-        return running
+        np.maximum(running, before.seen_us, out=running)
+        is_first = np.insert(offsets[1:] != offsets[:-1], 0, offsets[0] != before.offset)
+        seen: npt.NDArray[np.int64] = running
+        lower_us = int(running[-2]) if len(running) > 1 else before.seen_us
+        if not is_first.all():
+            at_first = np.append(before.seen_us, running)[np.flatnonzero(is_first)]
+            lower = np.append(before.lower_us, at_first)[np.cumsum(is_first)]
+            seen, lower_us = np.maximum(lower, times), int(lower[-1])
+        self._latest[code] = _Latest(int(offsets[-1]), lower_us, int(running[-1]))
+        return seen
 
     def punctuations(self, origin: int) -> tuple[str, ...]:
         found = self._punctuations.get(origin)
         return () if found is None else (found.to_text(),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Latest:
+    """Of one partition, in one task: its last offset, and the latest times up to it."""
+
+    offset: int | None
+    lower_us: int  # of lower offsets
+    seen_us: int  # of all
+
+
+_NO_ROWS: Final = _Latest(None, NEVER_US, NEVER_US)
 
 
 def epoch_us(column: pa.Array) -> pa.Array:

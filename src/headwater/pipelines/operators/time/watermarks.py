@@ -10,6 +10,9 @@ that watermark is never ahead of the row's own.
 There are two exceptions. A partition counts from its first row with a time on. And a partition
 that is idle is left out of the minimum until it has rows again. Its rows may then find their window
 closed; `lateness.admit` decides by `closed_us`.
+
+Behind another operator the watermark is also that operator's, which no later row is before
+(runtime/watermark_rows.py).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +26,19 @@ from headwater.pipelines.operators.runtime.contract import (
     ORIGIN,
     SEEN,
     TIME,
+    WATERMARK,
     Input,
     PartitionProgress,
 )
+from headwater.pipelines.position import WATERMARK_PARTITION
 
 NEVER_US: Final = -(2**62)  # a watermark before the first row
+
+
+def watermark_of(document: Mapping[str, Any]) -> int:
+    """The watermark of an operator, by the document of one of its buckets."""
+    found: int = document.get(WATERMARK, NEVER_US)
+    return found
 
 
 class Watermarks:
@@ -83,6 +94,9 @@ class Watermarks:
         for reached in progress:
             if reached.seen_us is None:  # partitions without a time hold no watermark back
                 continue
+            if reached.partition == WATERMARK_PARTITION:
+                self._now_us = max(self._now_us, reached.seen_us)
+                continue
             origin = reached.topic, reached.partition
             present.add(origin)
             partition = self._partitions.setdefault(origin, _Partition(reached.seen_us))
@@ -116,8 +130,23 @@ class Watermarks:
 
     @property
     def now_us(self) -> int:
-        """The least of all partitions that are not idle, less the delay. It never goes back."""
+        """The least of all partitions that are not idle, less the delay, or the watermark of the
+        operator before, if that is later. It never goes back.
+        """
         return self._now_us
+
+    def complete_before(self, origin: tuple[str, int], now_us: int) -> int | None:
+        """For rows of this partition with a time before the result, all rows have come that are
+        before them in the order of time, topic, partition and offset. None: for all its rows,
+        since there is no other partition. Idle ones are not waited for.
+        """
+        others = [
+            # Rows of the same time in a later partition come after them.
+            partition.seen_us + (other > origin)
+            for other, partition in self._partitions.items()
+            if other != origin and not self._idles(partition, now_us)
+        ]
+        return min(others, default=None)
 
     @property
     def is_idle(self) -> bool:
@@ -129,6 +158,20 @@ class Watermarks:
 class _Partition:
     seen_us: int  # the latest time
     absent_us: int | None = None  # the first of the batches without rows of it, if it has none now
+
+
+class PassedOnWatermarks(Watermarks):
+    """Only those of the operator before: its rows come in any order, and none is late."""
+
+    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
+        super().__init__(0, stored)
+
+    def of_rows(self, given: Input) -> npt.NDArray[np.int64]:
+        return np.full(len(given.rows), NEVER_US, np.int64)
+
+    def advance(self, progress: Iterable[PartitionProgress], now_us: int) -> None:
+        passed_on = [reached for reached in progress if reached.partition == WATERMARK_PARTITION]
+        super().advance(passed_on, now_us)
 
 
 class BatchTime(Watermarks):

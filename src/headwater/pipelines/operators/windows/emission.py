@@ -43,12 +43,13 @@ Mask = npt.NDArray[np.bool_]
 class Emission:
     aggregates: NamedAggregates
     output: pa.Schema
-    hop_us: int
+    start_of: Callable[[Windows], Windows]  # the time at which panes begin, in microseconds
     panes: int
     is_early: bool
     previous: tuple[tuple[str, str, int], ...]
     closed: int  # the last window that had closed before the batch
     closing: int  # and after it
+    topic: str  # of positions
 
     def of(self, panes: PaneState, fresh: pa.Table) -> pa.Table:
         """`fresh` are the entries of the batch's rows, which are in `panes` already."""
@@ -131,16 +132,20 @@ class Emission:
         if not len(pairs):
             return self.output.empty_table()
         key = pa.array(pairs.key)
-        end_us = (pairs.window + 1) * self.hop_us
+        start_us, end_us = self._bounds(pairs.window)
         return results_table(
             self.output,
             [column.take(key) for column in keys],
-            end_us - self.panes * self.hop_us,
+            start_us,
             end_us,
             self._results(pairs, entries),
             mark,
             op,
+            self.topic,
         )
+
+    def _bounds(self, windows: Windows) -> tuple[Windows, Windows]:
+        return self.start_of(windows + 1 - self.panes), self.start_of(windows + 1)
 
     def _results(self, pairs: "_Pairs", entries: "_Entries") -> list[pa.Array]:
         """The aggregates, and after them those of earlier windows."""
@@ -171,8 +176,7 @@ class Emission:
             self.aggregates.merge(stored, dense[group], groups),
             schema=self.aggregates.accumulators_schema,
         )
-        end_us = (pairs.window[is_there] + 1) * self.hop_us
-        found = self.aggregates.results(merged, end_us - self.panes * self.hop_us, end_us)
+        found = self.aggregates.results(merged, *self._bounds(pairs.window[is_there]))
         if groups == len(pairs):
             return found
         return [column.take(pa.array(dense, mask=~is_there)) for column in found]

@@ -10,7 +10,7 @@ those of the panes that it has rows of, and panes that only wait for late rows c
 there are many segments, the two smallest neighbours that get only late rows are merged.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.runtime.contract import State
 from headwater.pipelines.operators.runtime.grouping import first_rows, number
+from headwater.pipelines.operators.state.key_groups import Share
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -55,6 +56,15 @@ class PaneState:
         self._segments = [_Segment(*entry) for entry in stored]  # in the order of time
         self._changed: list[_Segment] = []
         self._merged = schema.empty_table()
+
+    def rescale(self, before: Sequence[State], share: Share) -> None:
+        """The entries of the share (contract.Rescalable), in new segments."""
+        states = [PaneState(state, self._aggregates, self._schema) for state in before]
+        entries = pa.concat_tables([state.before(lambda *_: True) for state in states])
+        key = [name for name in entries.column_names if name[0] == "k"]
+        self._segments = []
+        self._merged = entries.filter(pa.array(share.of_rows(entries, key)))
+        self.save(-_NO_LIMIT, _NO_LIMIT)
 
     def add(self, fresh: pa.Table) -> None:
         """Entries of the batch's rows, one for each key, first and last."""

@@ -8,6 +8,10 @@
 `_op`     c            a new result
           u            it replaces the early one that was emitted before
           d            it was emitted before, and is retracted
+`_position`  in a partition of the operator's own, ordered by `window_end` (pipelines/position.py)
+
+The metadata of columns says what operators that follow can rely on: whether results are final, and
+how early a `window_start` or `window_end` of later results can be.
 """
 
 from collections.abc import Sequence
@@ -17,6 +21,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headwater.pipelines.position import (
+    CHANGING,
+    POSITION,
+    POSITION_TYPE,
+    RESULTS,
+    metadata_of,
+    result_positions,
+    with_metadata,
+)
+from headwater.pipelines.position import FINAL as FINAL_RESULTS
 from headwater.sinks.contract import OP
 
 WINDOW_START: Final = "window_start"
@@ -29,15 +43,46 @@ MARKS: Final = pa.array([EARLY, FINAL, CORRECTION])
 EARLY_MARK, FINAL_MARK, CORRECTION_MARK = range(3)
 OPS: Final = pa.array([NEW, CHANGED, RETRACTED])
 NEW_OP, CHANGED_OP, RETRACTED_OP = range(3)
-RESERVED: Final = (WINDOW_START, WINDOW_END, MARK, OP)
+RESERVED: Final = (WINDOW_START, WINDOW_END, POSITION, MARK, OP)
+# In the metadata of bounds. LEAD: those of later windows are at least at the end of this one plus
+# so many microseconds. UNORDERED: they may be anywhere.
+LEAD: Final = "headwater.lead_us"
+UNORDERED: Final = "headwater.unordered"
+# In the metadata of a time: results come in its order, whatever their offsets.
+IN_TIME: Final = "headwater.in_time"
 
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
 
-def results_schema(rows: pa.Schema, by: Sequence[str], results: Sequence[pa.Field]) -> pa.Schema:
-    bounds = [pa.field(name, _TIMESTAMP) for name in (WINDOW_START, WINDOW_END)]
+def results_schema(
+    rows: pa.Schema,
+    by: Sequence[str],
+    results: Sequence[pa.Field],
+    leads_us: tuple[int | None, int],
+    *,
+    is_changing: bool,
+) -> pa.Schema:
+    """`leads_us`: LEAD of both bounds, or None."""
+    bounds = [
+        with_metadata(
+            pa.field(name, _TIMESTAMP), {UNORDERED: 1} if lead_us is None else {LEAD: lead_us}
+        )
+        for name, lead_us in zip((WINDOW_START, WINDOW_END), leads_us, strict=True)
+    ]
+    kind = CHANGING if is_changing else FINAL_RESULTS
+    position = with_metadata(pa.field(POSITION, POSITION_TYPE), {RESULTS: kind})
     status = [pa.field(name, pa.string()) for name in (MARK, OP)]
-    return pa.schema([*(rows.field(name) for name in by), *bounds, *results, *status])
+    return pa.schema([*(rows.field(name) for name in by), *bounds, *results, position, *status])
+
+
+def window_floors(schema: pa.Schema) -> dict[str, int]:
+    """The bounds that an output watermark is for (position.FLOOR): it is the end of windows that
+    have closed, so LEAD holds for it, too. Results that are replaced later promise nothing.
+    """
+    if metadata_of(schema.field(POSITION)).get(RESULTS) != FINAL_RESULTS:
+        return {}
+    found = {name: metadata_of(schema.field(name)).get(LEAD) for name in (WINDOW_START, WINDOW_END)}
+    return {name: lead_us for name, lead_us in found.items() if lead_us is not None}
 
 
 def results_table(
@@ -48,7 +93,9 @@ def results_table(
     results: Sequence[pa.Array],
     mark: pa.Array,
     op: pa.Array,
+    topic: str,
 ) -> pa.Table:
     """One row for each window of each key."""
     bounds = [pa.array(bound_us).cast(_TIMESTAMP) for bound_us in (start_us, end_us)]
-    return pa.Table.from_arrays([*keys, *bounds, *results, mark, op], schema=schema)
+    position = result_positions(topic, pa.array(end_us))
+    return pa.Table.from_arrays([*keys, *bounds, *results, position, mark, op], schema=schema)

@@ -11,12 +11,14 @@ A batch changes few of the open sessions. When writing the delta and the numbers
 saves, they are compacted into the base (as in sorted_rows.py).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from headwater.pipelines.operators.runtime.contract import State
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.windows.session_merging import (
     FINAL,
     FIRST,
@@ -65,10 +67,8 @@ class SessionState:
             for segment, (first, last) in self._reach.items()
             if np.any((behind >= first - self._gap_us) & (behind <= last + self._gap_us))
         }
-        live = pa.concat_tables([self._base, self._new])
-        if not self._is_live.all():
-            live = live.filter(pa.array(self._is_live))
-        final = [self._table(segment) for segment in sorted(self._read)]
+        live = self.open_sessions()
+        final = [self.final_in(segment) for segment in sorted(self._read)]
         return pa.concat_tables(
             [
                 self._with_slots(live, np.flatnonzero(self._is_live)),
@@ -78,6 +78,26 @@ class SessionState:
                 ),
             ]
         )
+
+    @property
+    def segments(self) -> list[int]:
+        """Those with final sessions."""
+        return list(self._reach)
+
+    def rescale(self, before: "Sequence[SessionState]", share: Share, key: Sequence[str]) -> None:
+        """The sessions of the share (contract.Rescalable)."""
+
+        def of_share(tables: list[pa.Table]) -> pa.Table:
+            sessions = pa.concat_tables(tables)
+            return sessions.filter(pa.array(share.of_rows(sessions, key)))
+
+        self._state.put(_OPEN, of_share([state.open_sessions() for state in before]))
+        self._reach = {}
+        for segment in sorted({segment for state in before for segment in state.segments}):
+            final = of_share([state.final_in(segment) for state in before])
+            if len(final):
+                self._put(segment, final)
+        self._put_reach()
 
     def write(self, sessions: pa.Table, now_us: int) -> None:
         """Replaces all that was read."""
@@ -94,15 +114,22 @@ class SessionState:
         segments = ints(final, LAST) // self._segment_us
         for segment in np.unique(segments).tolist():
             added = final.filter(pa.array(segments == segment))
-            self._put(segment, pa.concat_tables([self._table(segment), added]))
+            self._put(segment, pa.concat_tables([self.final_in(segment), added]))
 
     def expire(self, now_us: int) -> None:
         for segment, (_, last) in list(self._reach.items()):
             if last + self._lifetime_us <= now_us:
                 self._put(segment, None)
+        self._put_reach()
+
+    def _put_reach(self) -> None:
         self._state.document["final"] = {
             str(segment): reach for segment, reach in self._reach.items()
         }
+
+    def open_sessions(self) -> pa.Table:
+        live = pa.concat_tables([self._base, self._new])
+        return live if self._is_live.all() else live.filter(pa.array(self._is_live))
 
     def _put_open(self, stay: Ints, changed: pa.Table) -> None:
         """`stay`: slots of unchanged sessions."""
@@ -136,7 +163,7 @@ class SessionState:
         empty: pa.Table = self._schema.empty_table().drop_columns([SLOT])
         return empty
 
-    def _table(self, segment: int) -> pa.Table:
+    def final_in(self, segment: int) -> pa.Table:
         return self._stored(f"final{segment}")
 
     def _put(self, segment: int, table: pa.Table | None) -> None:

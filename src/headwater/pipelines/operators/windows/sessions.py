@@ -12,15 +12,17 @@ replaces it, it is retracted first. It is retained until no admitted row can tou
 until last + 2 * gap + allowed lateness <= watermark.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.runtime.contract import TIME, WATERMARK, Input, State
+from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.runtime.lineage import (
     BEGINNING,
     admitted,
@@ -28,8 +30,11 @@ from headwater.pipelines.operators.runtime.lineage import (
     same_keys,
 )
 from headwater.pipelines.operators.state.compatibility import check_layout_compatible
+from headwater.pipelines.operators.state.fingerprints import NO_SETTING
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.time.event_time import EventTime
-from headwater.pipelines.operators.time.lateness import Lateness, admit
+from headwater.pipelines.operators.time.lateness import Lateness, admit_and_advance, times_of
+from headwater.pipelines.operators.time.watermarks import NEVER_US, watermark_of
 from headwater.pipelines.operators.windows.results import (
     CHANGED_OP,
     CORRECTION_MARK,
@@ -43,6 +48,7 @@ from headwater.pipelines.operators.windows.results import (
     WINDOW_START,
     results_schema,
     results_table,
+    window_floors,
 )
 from headwater.pipelines.operators.windows.session_merging import (
     EARLY,
@@ -71,10 +77,29 @@ class Sessions:
     lateness: Lateness
     early: bool
     aggregates: NamedAggregates
+    topic: str = field(default="", metadata=NO_SETTING)  # in the positions of results
 
     @cached_property
     def output(self) -> pa.Schema:
-        return results_schema(self.aggregates.schema, self.by, [*self.aggregates.results_schema])
+        return results_schema(
+            self.aggregates.schema,
+            self.by,
+            [*self.aggregates.results_schema],
+            (None, 1),
+            is_changing=self.early or self.lateness.is_corrected,
+        )
+
+    @property
+    def floors_us(self) -> Mapping[str, int]:
+        return window_floors(self.output)
+
+    def output_watermark_us(self, document: Mapping[str, Any]) -> int:
+        """Sessions that ended by then are final."""
+        watermark_us = watermark_of(document)
+        return watermark_us if watermark_us == NEVER_US else watermark_us - self.gap_us
+
+    def with_topic(self, topic: str) -> "Sessions":
+        return replace(self, topic=topic)
 
     @property
     def _lifetime_us(self) -> int:
@@ -87,36 +112,33 @@ class Sessions:
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
+        self._check_compatible(state)
+        time_us = times_of(given)
+        admission = admit_and_advance(state, given, self.time, self.lateness, time_us + self.gap_us)
+        is_admitted, now_us = admission.rows, admission.watermark_us
+        merging = self._merging
+        sessions = self._sessions(state)
+        fresh = merging.sessions_of(given.rows.filter(pa.array(is_admitted)), time_us[is_admitted])
+        changes = merging.merge(sessions.read(time_us[is_admitted], admission.before_us), fresh)
+        result, after = self._emit(changes, now_us)
+        if len(fresh) or len(result):
+            sessions.write(after, now_us)
+        sessions.expire(now_us)
+        return result
+
+    def rescale(self, before: Sequence[State], after: State, share: Share) -> None:
+        self._check_compatible(after)
+        stored = [self._sessions(state) for state in before]
+        self._sessions(after).rescale(stored, share, self._merging.keys)
+
+    def _check_compatible(self, state: State) -> None:
         layout = f"{self.gap_us} {self.by} {self.aggregates.layout(self.by)}"
         check_layout_compatible(state, "session", layout, self._lifetime_us)
-        watermarks = self.time.watermarks(state.document.get("time"))
-        before_us = watermarks.now_us
-        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        is_admitted = admit(
-            state,
-            given,
-            self.lateness,
-            own_us=watermarks.of_rows(given),
-            due_us=time_us + self.gap_us,
-            closed_us=before_us,
-        )
-        watermarks.advance(given.progress, given.now_us)
-        state.document |= {"time": watermarks.to_json(), WATERMARK: watermarks.now_us}
 
-        merging = self._merging
-        sessions = SessionState(
-            state,
-            merging.schema,
-            gap_us=self.gap_us,
-            lifetime_us=self._lifetime_us,
+    def _sessions(self, state: State) -> SessionState:
+        return SessionState(
+            state, self._merging.schema, gap_us=self.gap_us, lifetime_us=self._lifetime_us
         )
-        fresh = merging.sessions_of(given.rows.filter(pa.array(is_admitted)), time_us[is_admitted])
-        changes = merging.merge(sessions.read(time_us[is_admitted], before_us), fresh)
-        result, after = self._emit(changes, watermarks.now_us)
-        if len(fresh) or len(result):
-            sessions.write(after, watermarks.now_us)
-        sessions.expire(watermarks.now_us)
-        return result
 
     def _emit(self, changes: Changes, now_us: int) -> tuple[pa.Table, pa.Table]:
         """Rows of the result, and the sessions as they are emitted now."""
@@ -186,14 +208,16 @@ class Sessions:
             self.aggregates.results(sessions, start, end),
             MARKS.take(pa.array(mark)),
             OPS.take(pa.array(op)),
+            self.topic,
         )
 
     roles = ("event",)
+    is_exact = True
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """All rows of the key from the first to the last of the session."""
         (given,) = inputs
-        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        time_us = times_of(given)
         is_admitted = admitted(self.time, self.lateness, given, time_us + self.gap_us)
         key, row_key = same_keys(given.rows, rows, self.by)
         start_us, end_us = (

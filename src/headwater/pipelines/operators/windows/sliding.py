@@ -10,9 +10,10 @@ State: events of the last `size`, and with late="correct" of the allowed latenes
 (sliding_state.py). A key without such events leaves nothing.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,22 +25,27 @@ from headwater.pipelines.operators.runtime.contract import (
     OFFSET,
     ORIGIN,
     TIME,
-    WATERMARK,
     Input,
     State,
 )
 from headwater.pipelines.operators.runtime.grouping import keys_of
 from headwater.pipelines.operators.runtime.lineage import admitted, points_within, same_keys
-from headwater.pipelines.operators.state.compatibility import check_layout_compatible
+from headwater.pipelines.operators.state.compatibility import (
+    check_layout_compatible,
+    check_shared,
+)
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.time.event_time import EventTime
-from headwater.pipelines.operators.time.lateness import Lateness, admit
+from headwater.pipelines.operators.time.lateness import Lateness, admit_and_advance, times_of
 from headwater.pipelines.operators.time.time_order import by_key_time_and_position
+from headwater.pipelines.operators.time.watermarks import watermark_of
 from headwater.pipelines.operators.windows.ranges import accumulate_ranges
 from headwater.pipelines.operators.windows.results import (
     CHANGED_OP,
     CORRECTION_MARK,
     EARLY_MARK,
     FINAL_MARK,
+    IN_TIME,
     MARK,
     MARKS,
     NEW_OP,
@@ -54,12 +60,22 @@ from headwater.pipelines.operators.windows.sliding_state import (
     SlidingRows,
     ints,
     is_among,
+    rescale_sliding,
 )
-from headwater.pipelines.position import POSITION, POSITION_TYPE, positions
+from headwater.pipelines.position import (
+    CHANGING_EVENTS,
+    EVENTS,
+    POSITION,
+    POSITION_TYPE,
+    RESULTS,
+    positions,
+    with_metadata,
+)
 from headwater.sinks.contract import OP
 
 EVENT_TIME: Final = "event_time"
 RESERVED: Final = (EVENT_TIME, POSITION, MARK, OP)
+_PARTITIONS: Final = "places"
 _IS_NEW: Final = "__new"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
@@ -81,17 +97,25 @@ class Sliding:
     @cached_property
     def output(self) -> pa.Schema:
         rows = self.aggregates.schema
+        kind = CHANGING_EVENTS if self.early or self.lateness.is_corrected else EVENTS
         return pa.schema(
             [
                 *(rows.field(name) for name in self.by),
-                pa.field(EVENT_TIME, _TIMESTAMP),
+                with_metadata(pa.field(EVENT_TIME, _TIMESTAMP), {IN_TIME: 1}),
                 *(rows.field(name) for name in self.keep),
                 *self.aggregates.results_schema,
-                pa.field(POSITION, POSITION_TYPE),
+                with_metadata(pa.field(POSITION, POSITION_TYPE), {RESULTS: kind}),
                 pa.field(MARK, pa.string()),
                 pa.field(OP, pa.string()),
             ]
         )
+
+    @property
+    def floors_us(self) -> Mapping[str, int]:
+        return {} if self.early or self.lateness.is_corrected else {EVENT_TIME: 0}
+
+    def output_watermark_us(self, document: Mapping[str, Any]) -> int:
+        return watermark_of(document)
 
     @cached_property
     def _columns(self) -> list[str]:
@@ -104,39 +128,42 @@ class Sliding:
 
     def step(self, state: State, inputs: tuple[Input, ...]) -> pa.Table:
         (given,) = inputs
-        retention_us = self.size_us + self.lateness.allowed_us
-        columns = self.aggregates.layout((*self.by, *self.keep))
-        settings = self.size_us, self.by, self.keep, self.early, columns
-        check_layout_compatible(state, "sliding", str(settings), retention_us)
-        watermarks = self.time.watermarks(state.document.get("time"))
-        before_us = watermarks.now_us
-        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
-        is_admitted = admit(
-            state,
-            given,
-            self.lateness,
-            own_us=watermarks.of_rows(given),
-            due_us=time_us + 1,
-            closed_us=before_us,
-        )
-        watermarks.advance(given.progress, given.now_us)
-        now_us = watermarks.now_us
-        state.document |= {"time": watermarks.to_json(), WATERMARK: now_us}
-
-        keys = Keys(state, pa.schema([self.aggregates.schema.field(name) for name in self.by]))
+        retention_us = self._retention_us
+        self._check_compatible(state)
+        admission = admit_and_advance(state, given, self.time, self.lateness, times_of(given) + 1)
+        is_admitted, now_us = admission.rows, admission.watermark_us
+        keys = Keys(state, self._key_schema)
         stored = SlidingRows(
             state, self._rows_schema, size_us=self.size_us, retention_us=retention_us
         )
         partitions = _PartitionCodes(state)
         fresh = self._fresh(given, is_admitted, keys, partitions)
         pending = stored.pending()
-        result = self._emit(keys, stored, partitions, pending, fresh, before_us, now_us)
+        result = self._emit(keys, stored, partitions, pending, fresh, admission.before_us, now_us)
 
         waiting = pa.concat_tables([pending, fresh])
         is_past = ints(waiting, TIME) < now_us
         stored.save(waiting.filter(pa.array(~is_past)), waiting.filter(pa.array(is_past)), now_us)
         keys.save(now_us - retention_us)
         return result
+
+    def rescale(self, before: Sequence[State], after: State, share: Share) -> None:
+        self._check_compatible(after)
+        check_shared(before, _PARTITIONS)
+        rescale_sliding(before, after, share, self._key_schema, self._rows_schema)
+
+    @property
+    def _retention_us(self) -> int:
+        return self.size_us + self.lateness.allowed_us
+
+    @property
+    def _key_schema(self) -> pa.Schema:
+        return pa.schema([self.aggregates.schema.field(name) for name in self.by])
+
+    def _check_compatible(self, state: State) -> None:
+        columns = self.aggregates.layout((*self.by, *self.keep))
+        settings = self.size_us, self.by, self.keep, self.early, columns
+        check_layout_compatible(state, "sliding", str(settings), self._retention_us)
 
     def _fresh(
         self, given: Input, is_admitted: Flags, keys: Keys, partitions: "_PartitionCodes"
@@ -259,11 +286,12 @@ class Sliding:
         return rows.take(pa.array(np.argsort(end_us, kind="stable")))  # as time went
 
     roles = ("event",)
+    is_exact = True
 
     def lineage(self, inputs: tuple[Input, ...], rows: pa.Table) -> tuple[Flags, ...]:
         """Rows of the key in the interval of the event."""
         (given,) = inputs
-        time_us = given.rows[TIME].combine_chunks().fill_null(0).to_numpy()
+        time_us = times_of(given)
         is_admitted = admitted(self.time, self.lateness, given, time_us + 1)
         key, row_key = same_keys(given.rows, rows, self.by)
         end_us = rows[EVENT_TIME].combine_chunks().cast(pa.int64()).to_numpy()
@@ -276,13 +304,13 @@ class _PartitionCodes:
 
     def __init__(self, state: State) -> None:
         self._partitions: list[tuple[str, int]] = [
-            (topic, partition) for topic, partition in state.document.get("places", ())
+            (topic, partition) for topic, partition in state.document.get(_PARTITIONS, ())
         ]
         self._state = state
 
     def codes(self, origins: tuple[tuple[str, int], ...]) -> npt.NDArray[np.int32]:
         self._partitions += [origin for origin in origins if origin not in self._partitions]
-        self._state.document["places"] = self._partitions
+        self._state.document[_PARTITIONS] = self._partitions
         return np.array([self._partitions.index(origin) for origin in origins], np.int32)
 
     def ranks(self) -> Ints:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, TIME, State
 from headwater.pipelines.operators.runtime.grouping import first_rows, may_be_among, number
+from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.time.time_order import by_key_and_time
 
 KEY: Final = "__key"
@@ -26,6 +27,8 @@ STORED: Final = ((KEY, pa.int64()), (TIME, pa.int64()), (ORIGIN, pa.int32()), (O
 _LATEST: Final = "latest"
 _KEYS: Final = "keys"
 _PENDING: Final = "pending"
+_NEXT_KEY: Final = "next_key"  # in the document
+_SEGMENTS: Final = "stretches"
 _SEGMENTS_OF_INTERVAL: Final = 8
 _MOST_SEGMENTS: Final = 128
 _MANY: Final = 4  # times as many keys: those that the rows do not have are filtered out first
@@ -47,6 +50,11 @@ class Keys:
         self._keys = self._schema.empty_table() if stored is None else stored
         self._is_changed = False
 
+    @property
+    def rows(self) -> pa.Table:
+        """Of the columns of the key, KEY and the latest time."""
+        return self._keys
+
     def numbered(self, columns: Sequence[pa.Array], time_us: Ints) -> Ints:
         """The key numbers of rows; updates the latest time of their keys."""
         if not len(time_us):
@@ -63,8 +71,8 @@ class Keys:
         group, groups = number(both.columns, len(near) + len(time_us))
         of_rows = group[len(near) :]
         added = groups - len(near)
-        following: int = self._state.document.get("next_key", 0)
-        self._state.document["next_key"] = following + added
+        following: int = self._state.document.get(_NEXT_KEY, 0)
+        self._state.document[_NEXT_KEY] = following + added
         numbers = np.arange(following, following + added)
         numbers = np.concatenate([ints(self._keys, KEY)[near], numbers])
         met = np.full(groups, np.iinfo(np.int64).min)
@@ -107,7 +115,7 @@ class SlidingRows:
         self._segment_us: int = state.document.setdefault(
             "stretch_us", max(size_us // _SEGMENTS_OF_INTERVAL, retention_us // _MOST_SEGMENTS, 1)
         )
-        self._segments: set[int] = set(state.document.get("stretches", ()))
+        self._segments: set[int] = set(state.document.get(_SEGMENTS, ()))
 
     def pending(self) -> pa.Table:
         table = self._state.table(_PENDING)
@@ -142,7 +150,47 @@ class SlidingRows:
             if (segment + 1) * self._segment_us - 1 <= needed_after_us:
                 self._state.put(f"rows{segment}", None)
                 self._segments.remove(segment)
-        self._state.document["stretches"] = sorted(self._segments)
+        self._state.document[_SEGMENTS] = sorted(self._segments)
+
+
+def rescale_sliding(
+    before: Sequence[State], after: State, share: Share, key: pa.Schema, rows: pa.Schema
+) -> None:
+    """The keys of the share and their rows (contract.Rescalable), by new numbers. Rows whose key
+    has no number any more are not needed; only their segment is not removed yet.
+    """
+    keys, pending = [], [rows.empty_table()]
+    segments: dict[int, list[pa.Table]] = {}
+    count = 0
+    for state in before:
+        stored = Keys(state, key).rows
+        stored = stored.filter(pa.array(share.of_rows(stored, stored.column_names[: len(key)])))
+        numbers = ints(stored, KEY)
+        keys.append(_with_numbers(stored, np.arange(count, count + len(numbers))))
+        tables = {f"rows{segment}": segment for segment in state.document.get(_SEGMENTS, ())}
+        for name in (_PENDING, *tables):
+            table = state.table(name)
+            if table is None:
+                continue
+            table = table.filter(pa.array(is_among(ints(table, KEY), numbers)))
+            table = _with_numbers(table, count + np.searchsorted(numbers, ints(table, KEY)))
+            of_name = pending if name == _PENDING else segments.setdefault(tables[name], [])
+            of_name.append(table)
+        count += len(numbers)
+    after.put(_KEYS, pa.concat_tables(keys))
+    after.put(_PENDING, pa.concat_tables(pending))
+    filled = []
+    for segment, parts in sorted(segments.items()):
+        past = pa.concat_tables(parts)
+        if len(past):
+            order = by_key_and_time(ints(past, KEY), ints(past, TIME))
+            after.put(f"rows{segment}", past.take(pa.array(order)))
+            filled.append(segment)
+    after.document |= {_NEXT_KEY: count, _SEGMENTS: filled}
+
+
+def _with_numbers(table: pa.Table, numbers: Ints) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(KEY), KEY, pa.array(numbers))
 
 
 def ints(table: pa.Table, name: str) -> npt.NDArray[Any]:

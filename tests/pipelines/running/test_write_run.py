@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import random
 import shutil
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -19,16 +21,27 @@ from support.pipelines.pretended_spark import (
 from tiers import seeds
 
 from headwater.errors import Fenced, PipelineError, StateLost, StoreUnreachable
+from headwater.pipelines.engine.local_plan import NotLocal
 from headwater.pipelines.operators.runtime.naming import Built
-from headwater.pipelines.operators.state.state_files import begin
-from headwater.pipelines.running import batch_applier, environment, query_run
+from headwater.pipelines.operators.state.state_files import begun_buckets
+from headwater.pipelines.running import batch_applier, environment, write_run
 from headwater.pipelines.running.environment import Environment
-from headwater.pipelines.running.query_run import QueryRun
 from headwater.pipelines.running.version_choice import choose
+from headwater.pipelines.running.write_run import WriteRun
 from headwater.pipelines.settings import PipelineSettings
 from headwater.sinks.contract import Log
 
 SETTINGS = PipelineSettings("p", file="p.py")
+
+
+@pytest.fixture(autouse=True)
+def as_a_query(monkeypatch):
+    """Spark is pretended here, so nothing can run in its driver."""
+
+    def not_local(_):
+        raise NotLocal("as a query")
+
+    monkeypatch.setattr(write_run, "plan_locally", not_local)
 
 
 class Machine:
@@ -45,7 +58,7 @@ class Machine:
     def start(self):
         write = write_of(self.frame)
         choice = choose(self.environment, "p", write, self.store.versions())
-        run = QueryRun(self.environment, SETTINGS, write, choice)
+        run = WriteRun(self.environment, SETTINGS, write, choice)
         self.run = run
         run.start()
 
@@ -83,7 +96,7 @@ def machine(tmp_path, monkeypatch):
     made = Machine(tmp_path)
     monkeypatch.setattr(environment, "store_of", lambda *_: made.store)
     quiet = SimpleNamespace(commit=lambda _: None, close=lambda: None)
-    monkeypatch.setattr(query_run, "GroupOffsets", lambda *_, **__: quiet)
+    monkeypatch.setattr(write_run, "GroupOffsets", lambda *_, **__: quiet)
     monkeypatch.setattr(batch_applier, "_FIRST_PAUSE_S", 0.0)
     yield made
     made.end()
@@ -178,7 +191,7 @@ def test_topics_that_are_no_longer_read_are_not_waited_for(machine, tmp_path):
     assert machine.store.live == 2
 
 
-def test_a_key_that_has_changed_is_told(machine):
+def test_a_key_that_has_changed_is_reported(machine):
     machine.log += "a"
     machine.work()
     machine.end()
@@ -247,10 +260,24 @@ def test_one_checkpoint_has_one_process(machine):
     machine.log += "a"
     machine.work()
     write = write_of(machine.frame)
-    other = QueryRun(machine.environment, SETTINGS, write, machine.run.choice)
+    other = WriteRun(machine.environment, SETTINGS, write, machine.run.choice)
     with pytest.raises(PipelineError, match=r"run by another process: process \d+ holds"):
         other.start()
     assert machine.store.stored[1]["epoch"] == 1
+
+
+def test_all_that_are_stopped_share_the_time_for_their_batches(machine, monkeypatch):
+    """Stores that do not answer would delay the end of the process one after the other."""
+    machine.start()
+    waits = []
+    machine.run._local = SimpleNamespace(
+        stop_soon=lambda: None, stop=lambda timeout_s, then: (waits.append(timeout_s), then())
+    )
+    monkeypatch.setattr(write_run, "_STOPPING_S", 0.1)
+    machine.run.stop_soon()
+    time.sleep(0.15)  # of which others have taken all
+    machine.run.stop()
+    assert waits == [0.0]
 
 
 OPERATOR = Built("summing-1", 2, (("key",),))
@@ -268,7 +295,7 @@ class WithOperator(Machine):
         )
         write = dataclasses.replace(write_of(self.frame), operators=(OPERATOR,))
         choice = choose(self.environment, "p", write, self.store.versions())
-        self.run = QueryRun(self.environment, SETTINGS, write, choice)
+        self.run = WriteRun(self.environment, SETTINGS, write, choice)
         self.run.start()
 
     def state_of(self, version):
@@ -302,7 +329,7 @@ def test_state_that_is_there_is_gone_on_with(with_operator):
 
 
 @pytest.mark.parametrize("lost", ["", "0", "begun"])
-def test_an_operator_whose_state_is_gone_is_derived_anew(with_operator, lost):
+def test_an_operator_whose_state_is_lost_is_derived_again(with_operator, lost):
     """Also one that is new in a pipeline that has run: its directory is not there either."""
     with_operator.end()
     path = with_operator.state_of(1) / lost
@@ -315,7 +342,7 @@ def test_an_operator_whose_state_is_gone_is_derived_anew(with_operator, lost):
     assert with_operator.errors == []
 
 
-def test_a_driver_that_does_not_know_which_state_there_was_derives_it_anew(with_operator):
+def test_a_driver_without_a_record_of_the_state_derives_it_again(with_operator):
     with_operator.end()
     for path in with_operator.state_of(1).parent.glob("*.json"):
         path.unlink()
@@ -328,14 +355,27 @@ def test_a_driver_that_does_not_know_which_state_there_was_derives_it_anew(with_
     with_operator.check_whole()
 
 
-def test_another_number_of_buckets_is_derived_anew(with_operator):
+def test_another_number_of_buckets_is_gone_on_with(with_operator, monkeypatch):
     with_operator.end()
-    begin(with_operator.state_of(1), 3)
+    monkeypatch.setattr(sys.modules[__name__], "OPERATOR", dataclasses.replace(OPERATOR, buckets=3))
+    with_operator.log += "b"
+    with_operator.work()
+    assert with_operator.store.live == 1
+    assert begun_buckets(with_operator.state_of(1)) == 3
+    with_operator.check_whole()
+    assert with_operator.errors == []
+
+
+def test_state_without_key_groups_is_derived_again(with_operator):
+    """As versions wrote it that assigned keys to buckets by the remainder of their hash."""
+    with_operator.end()
+    (with_operator.state_of(1) / "begun").write_text('{"buckets": 2}')
     with_operator.work()
     assert with_operator.store.live == 2
+    with_operator.check_whole()
 
 
-def test_state_that_a_worker_misses_is_derived_anew_once(with_operator):
+def test_state_that_a_worker_misses_is_derived_again_once(with_operator):
     with_operator.log += "b"
     with_operator.frame.trouble = lost_in_a_worker
     with_operator.work()
@@ -349,7 +389,7 @@ def test_state_that_a_worker_misses_is_derived_anew_once(with_operator):
     assert sorted(with_operator.store.stored) == [1, 2]
 
 
-def test_a_checkpoint_that_is_removed_under_a_worker_is_derived_anew(with_operator):
+def test_a_checkpoint_that_is_removed_under_a_worker_is_derived_again(with_operator):
     def removed(step):
         shutil.rmtree(with_operator.state_of(1).parents[1])
         lost_in_a_worker(step)

@@ -1,0 +1,1 @@
+"""Python functions with keyed state and timers: what no other operator does."""

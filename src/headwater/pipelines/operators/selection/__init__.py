@@ -1,0 +1,1 @@
+"""Operators that select rows: the first of each key, the top rows of a group."""

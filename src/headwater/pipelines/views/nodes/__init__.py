@@ -1,0 +1,1 @@
+"""Nodes of incremental plans: operators whose inputs and results are deltas (rows with weights)."""
