@@ -8,6 +8,8 @@ from headwater.supervisor.plan import STOP_ORDER, children_of, data_dir_of, envi
 WHOLE = """
 [console]
 listen = "127.0.0.1:0"
+[gateway]
+listen = "127.0.0.1:0"
 [capture.shop]
 source = "sqlite:///shop.db"
 [capture.web-shop]
@@ -31,20 +33,21 @@ def children(tmp_path, text, **environ):
 def test_every_kind_has_its_children(tmp_path):
     found = {child.name: child for child in children(tmp_path, WHOLE)}
     named = ("--config", str(tmp_path / "headwater.toml"))
-    assert {name: each.arguments for name, each in found.items()} == {
+    assert {name: child.arguments for name, child in found.items()} == {
         "broker": ("broker", "--json", "--log-format", "json", *named),
         "console": ("console", "--json", *named),
+        "gateway": ("gateway", "--json", *named),
         "capture shop": ("capture", "run", "shop", *named, "--json"),
         "capture web-shop": ("capture", "run", "web-shop", *named, "--json"),
         "pipelines": ("pipeline", "run", "a", "c", "--json", *named),
         "pipeline b": ("pipeline", "run", "b", "--json", *named),
     }
-    assert {each.kind for each in found.values()} == set(STOP_ORDER)
+    assert {child.kind for child in found.values()} == set(STOP_ORDER)
     assert found["capture shop"].environment == {
         "HEADWATER_CAPTURE__SHOP__METRICS_LISTEN": "127.0.0.1:0"
     }
     assert found["capture web-shop"].environment == {}
-    assert [each.name for each in found["pipelines"].files] == ["headwater.toml", "a.py", "c.py"]
+    assert [file.name for file in found["pipelines"].files] == ["headwater.toml", "a.py", "c.py"]
 
 
 def test_no_broker_where_there_is_one_and_no_console_where_it_is_off(tmp_path):

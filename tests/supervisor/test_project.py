@@ -45,7 +45,7 @@ def test_a_directory_that_is_not_empty_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     refused = headwater("init", ".", cwd=tmp_path, code=2)
     assert "not empty" in refused.stderr
-    assert [each.name for each in tmp_path.iterdir()] == ["mine.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     headwater("init", "mine.txt", cwd=tmp_path, code=2)
 
 
@@ -53,10 +53,24 @@ def test_it_says_what_it_wrote_and_what_comes_next(tmp_path):
     said = headwater("init", "a/new", cwd=tmp_path).stdout
     assert "headwater up" in said
     files = json.loads(headwater("init", "other", "--json", cwd=tmp_path).stdout)["files"]
-    there = [each for each in (tmp_path / "other").rglob("*") if each.is_file()]
-    assert sorted(str(each.relative_to(tmp_path / "other")) for each in there) == sorted(files)
+    there = [path for path in (tmp_path / "other").rglob("*") if path.is_file()]
+    assert sorted(str(path.relative_to(tmp_path / "other")) for path in there) == sorted(files)
     assert {".gitignore", "README.md", "headwater.toml", "pipelines/orders.py"} < set(files)
+    assert "tests/test_orders.py" in files
     assert headwater("doctor", "--json", cwd=tmp_path / "other", code=None)
+
+
+def test_a_project_of_sql_has_queries_and_no_python(tmp_path):
+    files = json.loads(headwater("init", "shop", "--sql", "--json", cwd=tmp_path).stdout)["files"]
+    there = [path for path in (tmp_path / "shop").rglob("*") if path.is_file()]
+    assert sorted(str(path.relative_to(tmp_path / "shop")) for path in there) == sorted(files)
+    assert {".gitignore", "README.md", "headwater.toml", "views/revenue.sql"} < set(files)
+    assert not [file for file in files if file.endswith(".py")]
+    listed = headwater("view", "list", "--json", cwd=tmp_path / "shop").stdout
+    assert {view["view"]: view["reads"] for view in json.loads(listed)} == {
+        "revenue": ["shop.main.orders", "shop.main.customers"],
+        "best_countries": ["revenue"],
+    }
 
 
 class InitProject(Project):
@@ -121,6 +135,27 @@ def test_the_project_runs_as_it_is_and_nothing_of_spark_outlives_it(tmp_path):
         up.end()
         wait_until(project.is_clean, "the end of everything")
         assert not java_below(project)
+
+
+@long  # tests/pipelines/views/test_sql_project.py runs its views in both tiers
+@pytest.mark.timeout(1200)
+def test_a_project_of_sql_runs_as_it_is(tmp_path):
+    headwater("init", "shop", "--sql", cwd=tmp_path)
+    project = InitProject(tmp_path / "shop")
+    settings = {"HEADWATER_BROKER__LISTEN": "127.0.0.1:0", "HEADWATER_CONSOLE__LISTEN": "off"}
+    with running(project, **settings) as up:
+        up.wait_ready()
+        reports, best = project.directory / "reports.db", "SELECT * FROM best_countries"
+        first = [("AT", 24900), ("FR", 35600)]
+        wait_until(lambda: sorted(rows(reports, best)) == first, "the first result")
+        with closing(sqlite3.connect(project.database, timeout=60)) as connection, connection:
+            connection.execute("UPDATE orders SET quantity = 10 WHERE id = 1")
+        then = [("DE", 60800), ("FR", 35600)]
+        wait_until(lambda: sorted(rows(reports, best)) == then, "the change")
+        read = headwater("view", "read", "revenue", "--json", cwd=project.directory, **settings)
+        found = {row["country"]: row for row in map(json.loads, read.stdout.splitlines())}
+        assert found["DE"] == {"country": "DE", "orders": 2, "total_cents": 60800}
+        assert up.stop() == 0
 
 
 @long  # starts Spark four times

@@ -35,7 +35,15 @@ time.sleep(1000)
 
 
 def is_there(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}") and b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    """Whether it is the sleeper that was started. While its shell becomes `sleep` (execve), and
+    when it has ended, the command line is empty.
+    """
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return b"sleep" in command or (not command and state not in "ZX")
 
 
 def test_starts_what_is_asked_for_and_stops_it_in_order(tmp_path):
@@ -63,7 +71,7 @@ def test_no_other_user_can_read_what_it_makes_or_hold_its_locks(tmp_path):
     project = Project(tmp_path)
     with running(project) as up:
         up.wait_ready()
-        made = {each.name: stat.S_IMODE(each.stat().st_mode) for each in project.data_dir.iterdir()}
+        made = {path.name: stat.S_IMODE(path.stat().st_mode) for path in project.data_dir.iterdir()}
         assert stat.S_IMODE(project.data_dir.stat().st_mode) == 0o700
         assert {"up.lock", "up.json", "lock"} <= set(made)
         sockets = {"control"}  # to write to one, its owner's right is needed
@@ -164,10 +172,10 @@ def test_status_shows_a_broker_that_does_not_start(tmp_path):
         assert shown.returncode == 3, shown.stderr
         assert "0 of 3 ready" in shown.stdout
         assert failed["reason"][:30] in shown.stdout
-        told_json = subprocess.run(
+        status_json = subprocess.run(
             [*status, "--json"], capture_output=True, cwd=tmp_path, env=environment(), check=False
         )
-        children = json.loads(told_json.stdout)["up"]["children"]
+        children = json.loads(status_json.stdout)["up"]["children"]
         assert [child["state"] for child in children] == ["failed", "waiting", "waiting"]
         assert up.stop() == 0
     assert up.states_of("capture shop") == ["stopped"]

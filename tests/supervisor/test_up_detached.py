@@ -35,7 +35,9 @@ def project(tmp_path):
 
 
 def child_of(project, name):
-    (found,) = (each for each in status_file.read(project.data_dir).children if each.name == name)
+    (found,) = (
+        child for child in status_file.read(project.data_dir).children if child.name == name
+    )
     return found
 
 
@@ -47,7 +49,7 @@ def test_it_returns_when_everything_is_ready_and_down_ends_all_of_it(project):
     assert "capture shop: ready" in up.stdout
     assert "everything is ready" in up.stdout
     state = status_file.read(project.data_dir)
-    assert all(each.state == status_file.READY for each in state.children)
+    assert all(child.state == status_file.READY for child in state.children)
     assert os.getsid(state.pid) == state.pid, "a session of its own: no terminal's end reaches it"
     status = json.loads(headwater(project, "status", "--json").stdout)
     assert status["up"]["log"] == str(project.data_dir / "up.log")
@@ -89,6 +91,26 @@ def test_what_takes_too_long_is_named(project):
     wait_until(
         lambda: (state := status_file.read(project.data_dir)) and state.children, "its status"
     )
+
+
+def test_a_failure_after_the_parent_has_left_is_in_the_log_and_in_the_status(project):
+    other = lock.Lock.take(project.data_dir, wait_s=0.0)
+    try:
+        headwater(project, "up", "-d", "--timeout", "1ms")
+        reason = f"process {os.getpid()} supervises {project.data_dir}"
+        wait_until(lambda: log_file.last_error(project.data_dir), "the error in the log")
+    finally:
+        other.release()
+    shown = headwater(project, "logs", "up").stdout
+    assert " up | error: `headwater up` runs already\n" in shown
+    assert f" up | {reason}\n" in shown
+    status = headwater(project, "status")
+    assert status.returncode == 3
+    assert f"`headwater up -d` has failed: `headwater up` runs already: {reason}" in status.stderr
+
+    assert headwater(project, "up", "-d").returncode == 0
+    assert headwater(project, "down").returncode == 0
+    assert log_file.last_error(project.data_dir) is None
 
 
 def test_a_wrong_configuration_starts_nothing(tmp_path):

@@ -25,7 +25,8 @@ _HINTS: Final = {
     "INVALID_CONFIG": "`headwater topic describe TOPIC --all` lists the configs of a topic",
     "INVALID_MSG": "it is damaged on disk: restore that file, or read on behind it with -o OFFSET",
     "_BAD_MSG": "it is damaged on disk: restore that file, or read on behind it with -o OFFSET",
-    "INVALID_RECORD": "does the topic compact? Then every record needs a key (-k, --key-separator)",
+    "INVALID_RECORD": "does the topic compact? Then every record needs a key (-k, --key-separator);"
+    " with headwater.schema.validation it needs the id of a schema",
     "POLICY_VIOLATION": "the topic's headwater.overload.policy drops what its group cannot keep up"
     " with; `headwater topic describe` shows it",
     "MSG_SIZE_TOO_LARGE": "`headwater topic alter TOPIC -c max.message.bytes=SIZE` allows more",

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater import config, extras
-from headwater.errors import HeadwaterError, UsageError
+from headwater.errors import HeadwaterError, MissingExtra, UsageError
 from headwater.inspect.store_lookup import store_of_write
+from headwater.inspect.subjects import personal_topics
 from headwater.pipelines.running import status
 from headwater.pipelines.settings import PipelineSettings
 from headwater.spelling import nearest
@@ -198,13 +199,39 @@ def pipeline_state(
     notes: Mapping[bytes, bytes],
     writes: list[WriteState],
 ) -> PipelineState:
-    extras.require("the state of a pipeline", "pipelines")
+    require_extra()
     from headwater.pipelines.publishing.dead_letters import counts_in
     from headwater.pipelines.publishing.late_rows import late_counts
 
     letters: dict[str, int] = {}
     for (topic, _), number in counts_in(notes, settings.name).items():
         letters[topic] = letters.get(topic, 0) + number
+    return _state_of(settings, reported, letters, late_counts(notes, settings.name), writes)
+
+
+def state_without_extra(
+    settings: PipelineSettings, reported: status.Status, missing: MissingExtra
+) -> PipelineState:
+    """What its process has reported. The stores and the counts of rejected rows are not read."""
+    writes = [
+        WriteState(name, about, [], f"{missing.what}: {missing.hint}", {}, 0)
+        for name, about in reported_writes(reported).items()
+    ]
+    return _state_of(settings, reported, {}, {}, writes)
+
+
+def require_extra() -> None:
+    """Raises MissingExtra if pipelines' stores and dead letters cannot be read."""
+    extras.require("the state of a pipeline", "pipelines")
+
+
+def _state_of(
+    settings: PipelineSettings,
+    reported: status.Status,
+    letters: dict[str, int],
+    late: dict[str, int],
+    writes: list[WriteState],
+) -> PipelineState:
     unbuilt = reported.writes.get("", {}) if reported.is_running else {}
     return PipelineState(
         settings.name,
@@ -214,7 +241,7 @@ def pipeline_state(
         unbuilt.get("error"),
         unbuilt.get("hint", ""),
         letters,
-        late_counts(notes, settings.name),
+        late,
         writes,
     )
 
@@ -246,7 +273,7 @@ def write_state(
     ends: "Offsets",
     notes: Mapping[bytes, bytes],
 ) -> WriteState:
-    extras.require("the state of a pipeline", "pipelines")
+    require_extra()
     from headwater.pipelines.publishing.refused_rows import refused_count
 
     live = next((version.number for version in store.versions if version.is_live), 1)
@@ -280,7 +307,7 @@ def load_pipelines(
     from headwater.sinks.contract import Log
 
     log = Log(loaded.bootstrap(), loaded.client)
-    environment = Environment(log, dict(loaded.sinks), loaded.state_dir())
+    environment = Environment(log, dict(loaded.sinks), loaded.state_dir(), loaded.spark.state_url)
     settings = [loaded.pipelines[name] for name in dict.fromkeys(names)]
     return pipelines_of(settings, loaded.base, environment, start)
 
@@ -293,7 +320,14 @@ def verify_captured_topic(loaded: config.Config, spark: "SparkSession", topic: s
 
     settings = with_password(loaded.captures[topic.split(".", maxsplit=1)[0]])
     log = Log(loaded.bootstrap(), loaded.client)
-    return verify_captured(settings, log, spark, topic, state_dir=loaded.state_dir())
+    return verify_captured(
+        settings,
+        log,
+        spark,
+        topic,
+        state_dir=loaded.state_dir(),
+        personal=personal_topics(loaded),
+    )
 
 
 def spark_of(loaded: config.Config, app_name: str) -> "SparkSession":

@@ -40,6 +40,11 @@ def parse_record(line: bytes, *, tombstone: bool = False) -> Record:
             f"it is not JSON: {error.msg} at column {error.colno}",
             hint="without --json a line is a value",
         ) from error
+    return record_of(fields, tombstone=tombstone)
+
+
+def record_of(fields: Any, *, tombstone: bool = False) -> Record:
+    """Of an object that was read from JSON. Raises RequestRefused."""
     if not isinstance(fields, dict):
         raise RequestRefused("it is no JSON object", hint='expected {"key": …, "value": …}')
     for name in fields:
@@ -49,9 +54,9 @@ def parse_record(line: bytes, *, tombstone: bool = False) -> Record:
                 f"unknown field {name!r}",
                 hint=f"did you mean {meant!r}?" if meant else f"fields: {', '.join(_FIELDS)}",
             )
-    value = _bytes("value", fields.get("value"))
+    value = part_of("value", fields.get("value"))
     return Record(
-        _bytes("key", fields.get("key")),
+        part_of("key", fields.get("key")),
         None if tombstone and not value else value,
         _headers(fields.get("headers")),
         _integer("partition", fields.get("partition")),
@@ -59,7 +64,8 @@ def parse_record(line: bytes, *, tombstone: bool = False) -> Record:
     )
 
 
-def _bytes(name: str, value: Any) -> bytes | None:
+def part_of(name: str, value: Any) -> bytes | None:
+    """A key, value or header value out of JSON. Raises RequestRefused."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -82,7 +88,7 @@ def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise RequestRefused(f"a header is no pair of name and value: {pair!r}")
-        read.append((pair[0], _bytes(f"header {pair[0]}", pair[1])))
+        read.append((pair[0], part_of(f"header {pair[0]}", pair[1])))
     return read
 
 

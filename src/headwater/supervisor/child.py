@@ -29,7 +29,7 @@ from headwater.config import Config
 from headwater.errors import UsageError
 from headwater.supervisor import guard, parent_death
 from headwater.supervisor.lines import Line, Splitter
-from headwater.supervisor.plan import ChildPlan
+from headwater.supervisor.plan import BROKER, CONSOLE, GATEWAY, ChildPlan
 from headwater.supervisor.readiness import address_of, not_ready_because
 from headwater.supervisor.status_file import (
     FAILED,
@@ -246,7 +246,7 @@ class Child:
 
     def _keep_port(self, announced: Mapping[str, Any]) -> None:
         """A port that was chosen stays: others use it by now."""
-        if self.plan.kind in ("broker", "console") and "listen" in announced:
+        if self.plan.kind in (BROKER, CONSOLE, GATEWAY) and "listen" in announced:
             self._arguments = (*self.plan.arguments, "--listen", str(announced["listen"]))
 
     async def _watch(self, life: _Life) -> None:

@@ -6,6 +6,7 @@
 When a line would make up.log larger than MAX_BYTES, it replaces up.log.1 and a new one begins.
 """
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -16,12 +17,25 @@ from headwater.supervisor.log_mux import Merged
 FILE_NAME: Final = "up.log"
 MAX_BYTES: Final = 8 << 20
 _MODE: Final = 0o600
+_LAST_BYTES: Final = 64 << 10
 
 
 def files_of(data_dir: Path) -> list[Path]:
     """Those that are there, the older one first."""
     path = data_dir / FILE_NAME
     return [found for found in (_older(path), path) if found.exists()]
+
+
+def last_error(data_dir: Path) -> str | None:
+    """Why the last detached supervisor has ended, if an error has ended it."""
+    try:
+        with (data_dir / FILE_NAME).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            event = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+        parts = (event["error"], event["detail"]) if event["event"] == "error" else ()
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # no log, or its last line is no event
+    return ": ".join(part for part in parts if part) or None
 
 
 class LogFile(Merged):

@@ -5,6 +5,7 @@ away by itself, and waits for it; it would only fill every log with that):
 
     broker      unless broker.bootstrap names another
     console     unless console.listen is off
+    gateway     if gateway.listen is set
     captures    one each
     pipelines   one Spark for all, and one more for each with isolated = true
 
@@ -21,11 +22,14 @@ from typing import Final
 from headwater.config import Config
 from headwater.settings import split_address
 
-BROKER, CONSOLE, CAPTURE, PIPELINES = "broker", "console", "capture", "pipelines"
-STOP_ORDER: Final = (CAPTURE, PIPELINES, CONSOLE, BROKER)
+BROKER, CONSOLE, GATEWAY = "broker", "console", "gateway"
+CAPTURE, PIPELINES = "capture", "pipelines"
+STOP_ORDER: Final = (GATEWAY, CAPTURE, PIPELINES, CONSOLE, BROKER)
 
 # Longer than each takes by itself: terminal/stop_signals.py ends a command that does not answer.
-GRACE_S: Final[Mapping[str, float]] = {CAPTURE: 12.0, PIPELINES: 25.0, CONSOLE: 10.0, BROKER: 30.0}
+GRACE_S: Final[Mapping[str, float]] = {
+    CAPTURE: 12.0, PIPELINES: 25.0, CONSOLE: 10.0, GATEWAY: 10.0, BROKER: 30.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,10 @@ def children_of(config: Config) -> list[ChildPlan]:
     if config.broker.bootstrap is None:
         arguments = ("broker", "--json", "--log-format", "json", *named)
         children.append(ChildPlan("broker", BROKER, arguments, files=own))
-    if config.console.is_on:
-        json_log = {"HEADWATER_BROKER__LOG_FORMAT": "json"}
-        arguments = ("console", "--json", *named)
-        children.append(ChildPlan("console", CONSOLE, arguments, json_log, files=own))
+    json_log = {"HEADWATER_BROKER__LOG_FORMAT": "json"}
+    for kind, is_on in ((CONSOLE, config.console.is_on), (GATEWAY, config.gateway.is_on)):
+        if is_on:
+            children.append(ChildPlan(kind, kind, (kind, "--json", *named), json_log, files=own))
     children += [_capture(config, name, (*named, "--json"), own) for name in config.captures]
     together = [pipeline.name for pipeline in config.pipelines.values() if not pipeline.isolated]
     if together:

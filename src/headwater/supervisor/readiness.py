@@ -14,7 +14,7 @@ from headwater.client import broker_request, login
 from headwater.config import Config
 from headwater.errors import HeadwaterError, RequestRefused
 from headwater.pipelines.running import status
-from headwater.supervisor.plan import BROKER, CAPTURE, CONSOLE, ChildPlan
+from headwater.supervisor.plan import BROKER, CAPTURE, CONSOLE, GATEWAY, ChildPlan
 
 _TIMEOUT_S: Final = 3.0
 
@@ -31,6 +31,8 @@ def not_ready_because(
         return _http(announced["metrics_listen"])
     if plan.kind == CONSOLE:
         return _http(announced["listen"], is_tls=config.console.tls_cert is not None)
+    if plan.kind == GATEWAY:
+        return _http(announced["listen"], is_tls=config.gateway.tls_cert is not None)
     return _pipelines(config.state_dir(), plan.pipelines)
 
 

@@ -33,7 +33,7 @@ class ChildStatus:
     """One child, as it is now."""
 
     name: str
-    kind: str  # broker, console, capture, pipelines
+    kind: str  # broker, console, gateway, capture, pipelines
     state: str = WAITING
     pid: int | None = None
     since: float = 0.0  # when it came into this state
@@ -41,7 +41,7 @@ class ChildStatus:
     restarts: int = 0
     reason: str = ""  # why it is not ready, or ended the last time
     hint: str = ""
-    address: str | None = None  # of the broker and the console; of a capture: its metrics
+    address: str | None = None  # where it is reached; of a capture: its metrics
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 1. take the lock of the data directory, end what a killed supervisor has left behind;
 2. start the guard, then the broker, and when it is ready all others at once;
 3. watch them, report what happens (up.json, and the view);
-4. on SIGINT, SIGTERM, SIGHUP: stop captures, pipelines, console, broker, one kind after the other.
+4. on SIGINT, SIGTERM, SIGHUP: stop gateway, captures, pipelines, console, broker, in this order.
    A second signal kills all of them at once;
 5. on SIGUSR1: restart the children that are asked for (requests.py).
 """

@@ -13,6 +13,7 @@ import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from bench.peers.ports import free_port
 from headwater.supervisor import guard, lock
 
 UP = [sys.executable, "-m", "headwater.cli.main", "up"]
@@ -70,12 +71,6 @@ class Project:
     def is_clean(self) -> bool:
         """No process, no lock, no port."""
         return not self.processes() and not lock.is_held(self.data_dir) and is_free(self.address)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def is_free(address: str) -> bool:
@@ -149,7 +144,7 @@ class Up:
         found = [
             event for event in self.events if event["event"] == "child" and event["name"] == name
         ]
-        return [each["state"] for each in found]
+        return [child["state"] for child in found]
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -1,0 +1,1 @@
+"""Keys, values and headers decoded into what people and programs read."""
