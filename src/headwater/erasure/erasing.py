@@ -1,0 +1,207 @@
+"""The steps of an erasure, each of which can be repeated.
+
+    search ─▶ drop the keys ─▶ erase plain records ─▶ search again ─▶ sign the receipt
+
+Dropping the keys takes effect at once: every encrypted copy is unreadable from then on, in the log,
+the archive, derived stores, operators' state and backups. It is recorded in the key store in the
+same transaction, so that an erasure which is interrupted goes on where it was, and its receipt has
+all of it. The source database leads: what it still holds is not erased by this.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from headwater import config
+from headwater.client.writing.sending import TopicPartition
+from headwater.erasure.derived import DerivedStore, derived_stores
+from headwater.erasure.event_store import delete_snapshots, plain_events
+from headwater.erasure.reach import groups_that_read, recorded_backups
+from headwater.erasure.searching import Found, OnSearched, marks_by_topic, search
+from headwater.erasure.subject import Subject
+from headwater.errors import HeadwaterError
+from headwater.settings import ClientSettings
+from headwater.subjects.key_store import Erasure, KeyStore
+from headwater.subjects.receipts import signed
+
+
+class EraseRecords(Protocol):
+    """Erases records from segments and archive, physically; offsets stay as they are."""
+
+    def __call__(
+        self,
+        bootstrap: str,
+        login: ClientSettings,
+        offsets: Mapping[TopicPartition, Sequence[int]],
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an erasure would do."""
+
+    subject: Subject
+    key_ids: dict[str, bool]  # and whether each can still be used
+    erased_ms: int | None  # when it was erased before
+    found: Found
+    plain_events: dict[str, int]  # by stream of the event store
+    derived: list[DerivedStore]
+    groups: list[str] | None
+    backups: list[dict[str, Any]]
+    interrupted: Erasure | None  # an erasure that has not ended
+
+    @property
+    def live_keys(self) -> list[str]:
+        return [key_id for key_id, is_there in self.key_ids.items() if is_there]
+
+    @property
+    def is_unknown(self) -> bool:
+        """Nothing was ever stored of it."""
+        has_records = not self.found.is_empty or bool(self.plain_events)
+        return not self.key_ids and not has_records and self.erased_ms is None
+
+    @property
+    def is_done(self) -> bool:
+        """It was erased, and nothing has come since."""
+        return (
+            self.erased_ms is not None
+            and not self.live_keys
+            and not self.found.plain
+            and self.interrupted is None
+        )
+
+
+def preview(
+    loaded: config.Config,
+    store: KeyStore,
+    subject: Subject,
+    on_searched: OnSearched = lambda *_: None,
+) -> Preview:
+    """Changes nothing."""
+    hashed = store.subject_hash(subject.kind, subject.id)
+    key_ids = store.key_ids(subject.kind, hashed)
+    marks = marks_by_topic(loaded.subject_kinds[subject.kind])
+    bootstrap, login = loaded.bootstrap(), loaded.client
+    found = search(bootstrap, login, marks, subject, key_ids, on_searched)
+    last = store.last_erasure(subject.kind, hashed)
+    return Preview(
+        subject,
+        key_ids,
+        store.erased_at_ms(subject.kind, hashed),
+        found,
+        plain_events(loaded, marks, subject),
+        derived_stores(loaded, subject.kind, marks),
+        groups_that_read(bootstrap, login, found.topics),
+        recorded_backups(loaded.base / loaded.broker.data_dir),
+        last if last is not None and last.ended_ms is None else None,
+    )
+
+
+def erase(
+    loaded: config.Config,
+    store: KeyStore,
+    planned: Preview,
+    erase_records: EraseRecords,
+    *,
+    on_searched: OnSearched = lambda *_: None,
+    on_erased: Callable[[int, int], None] = lambda *_: None,
+) -> dict[str, Any]:
+    """Does it, and returns the signed receipt. What could not be done is in the receipt
+    (`incomplete`). After an interruption, the same call with a new preview goes on.
+    """
+    subject = planned.subject
+    hashed = store.subject_hash(subject.kind, subject.id)
+    counts = {
+        f"{topic}-{partition}": len(offsets)
+        for (topic, partition), offsets in planned.found.plain.items()
+    }
+    erasure, _ = store.begin_erasure(subject.kind, hashed, counts)
+    failure: HeadwaterError | None = None
+    if planned.found.plain:
+        try:
+            erase_records(
+                loaded.bootstrap(), loaded.client, planned.found.plain, on_progress=on_erased
+            )
+        except HeadwaterError as error:
+            failure = error
+    snapshots = delete_snapshots(loaded, marks_by_topic(loaded.subject_kinds[subject.kind]))
+    # Whatever a writer had in flight when the keys were dropped is found now.
+    after = preview(loaded, store, subject, on_searched)
+    receipt = signed(
+        {
+            "id": erasure.id,
+            **_content(store, planned, after, erasure, failure),
+            "snapshots_deleted": snapshots,
+        },
+        store.signing_key(),
+    )
+    is_complete = not after.found.plain and failure is None
+    store.end_erasure(erasure, receipt, is_complete=is_complete)
+    return receipt
+
+
+def _content(
+    store: KeyStore,
+    planned: Preview,
+    after: Preview,
+    erasure: Erasure,
+    failure: HeadwaterError | None,
+) -> dict[str, Any]:
+    left = {
+        f"{topic}-{partition}": len(offsets)
+        for (topic, partition), offsets in after.found.plain.items()
+    }
+    held = [one for one in after.derived if _holds_plain_text(one, erasure)]
+    return {
+        "subject": {"kind": erasure.kind, "hash": erasure.subject.hex()},
+        "key_store": store.id,
+        "begun": _text(erasure.begun_ms),
+        "ended": _text(time.time_ns() // 1_000_000),
+        "keys_dropped": list(erasure.key_ids),
+        "made_unreadable": dict(after.found.encrypted),
+        "records_erased": {
+            partition: count - left.get(partition, 0)
+            for partition, count in erasure.records.items()
+        },
+        "topics_searched": after.found.topics,
+        "derived": [one.as_json() for one in after.derived],
+        "incomplete": [
+            *(f"{partition}: {count} records in plain text" for partition, count in left.items()),
+            *([f"records were not erased: {failure}"] if failure is not None else []),
+            *(
+                f"{topic}: {count} values of Avro or Protobuf were not searched"
+                for topic, count in after.found.not_searched.items()
+            ),
+            *(
+                f"event store, {stream}: {count} events in plain text"
+                for stream, count in after.plain_events.items()
+            ),
+            *(
+                f"{one.write} holds plain text until `headwater pipeline rebuild {one.pipeline}`"
+                f" and `headwater pipeline promote {one.pipeline} --drop`"
+                for one in held
+            ),
+        ],
+        "not_reached": {
+            "consumer_groups": planned.groups,
+            "backups": [backup["path"] for backup in planned.backups],
+            "other": [
+                "the source database, which leads: the row there is its owner's to delete",
+                "backups of the key store from before: they hold the dropped keys",
+                "copies that consumers have made, with and without a group",
+            ],
+        },
+    }
+
+
+def _holds_plain_text(store: DerivedStore, erasure: Erasure) -> bool:
+    """It was derived in plain text: by decryption, or from records that were never encrypted."""
+    return store.is_decrypted or bool(erasure.records)
+
+
+def _text(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

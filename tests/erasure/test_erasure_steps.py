@@ -1,0 +1,261 @@
+"""The steps of an erasure: what they leave on the disk, and that each can be repeated."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from tiers import REAL_KAFKA, long
+
+from headwater import config
+from headwater.client.erasing import erase_records
+from headwater.erasure import searching
+from headwater.erasure.erasing import erase, preview
+from headwater.erasure.subject import Subject
+from headwater.erasure.verifying import verify_erased
+from headwater.errors import ErasureUnsupported
+from headwater.events import Event, open_store
+from headwater.inspect.subjects import personal_topics
+from headwater.schemas.wire_format import framed
+from headwater.subjects.access import PersonalTopics
+from headwater.subjects.key_store import KeyStore
+from headwater.testing import InProcessBroker
+
+TOPIC = "customers"
+ANN = Subject("customer", "42")
+TOML = """
+[broker]
+bootstrap = "{bootstrap}"
+data_dir = "{data_dir}"
+[subjects]
+key_store = "keys"
+[subject.customer]
+topics = {{ customers = {{ id = "id", personal = ["name"] }} }}
+"""
+
+
+class Interrupted(BaseException):
+    """As a kill: no handler of errors sees it."""
+
+
+class Project:
+    """A broker with records of two customers: encrypted ones, plain ones and dead letters."""
+
+    def __init__(self, bootstrap: str, data_dir: Path, directory: Path) -> None:
+        self.data_dir = data_dir
+        (directory / "headwater.toml").write_text(
+            TOML.format(bootstrap=bootstrap, data_dir=data_dir)
+        )
+        self.config = config.load(path=str(directory / "headwater.toml"), environ={})
+        self._producer = Producer({"bootstrap.servers": bootstrap})
+        personal = PersonalTopics(self.config.subject_kinds, self.config.key_places())
+        for number in (42, 43):
+            row = {"id": number, "name": f"Plain Person {number}"}
+            event = {"op": "u", "before": None, "after": row}
+            self.write(TOPIC, json.dumps(row).encode(), json.dumps(event).encode(), None)
+            self.write(TOPIC + ".dlq", json.dumps(row).encode())
+            sealed = personal.value(TOPIC, json.dumps(row).encode())
+            personal.flush()
+            self.write(TOPIC, sealed)
+        self.store = self.reopened()
+
+    def write(self, topic: str, *values: bytes | None) -> None:
+        for value in values:
+            self._producer.produce(topic, value)
+        assert self._producer.flush(60) == 0
+
+    def reopened(self) -> KeyStore:
+        """As another process has it."""
+        return KeyStore(self.config.key_places(), create=False)
+
+    def files_with(self, text: bytes) -> list[Path]:
+        return [
+            file
+            for file in self.data_dir.rglob("*")
+            if file.is_file() and text in file.read_bytes()
+        ]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    with InProcessBroker.serving(str(data_dir)) as broker:
+        yield Project(broker.bootstrap, data_dir, tmp_path)
+
+
+def test_records_of_aborted_transactions_are_erased_too(project):
+    """No consumer sees them, and yet they are on the disk."""
+    producer = Producer(
+        {"bootstrap.servers": project.config.bootstrap(), "transactional.id": "aborted"}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(TOPIC, json.dumps({"id": 42, "name": "Aborted Person"}))
+    assert producer.flush(60) == 0
+    producer.abort_transaction(60)
+    assert project.files_with(b"Aborted Person")
+    planned = preview(project.config, project.store, ANN)
+    erase(project.config, project.store, planned, erase_records)
+    assert not project.files_with(b"Aborted Person")
+
+
+@pytest.mark.parametrize("reading", ["many by Arrow", "few one by one"])
+def test_nothing_of_the_person_is_left_in_any_file(project, reading, monkeypatch):
+    if reading == "many by Arrow":
+        monkeypatch.setattr(searching, "_READ_BY_ARROW", 0)
+    planned = preview(project.config, project.store, ANN)
+    assert {f"{t}-{p}": o for (t, p), o in planned.found.plain.items()} == {
+        "customers-0": [0, 1],
+        "customers.dlq-0": [0],
+    }
+    assert planned.found.encrypted == {"customers": 1}
+    assert project.files_with(b"Plain Person 42")
+
+    receipt = erase(project.config, project.store, planned, erase_records)
+    assert receipt["records_erased"] == {"customers-0": 2, "customers.dlq-0": 1}
+    assert receipt["incomplete"] == []
+    assert not project.files_with(b"Plain Person 42")
+    assert project.files_with(b"Plain Person 43")
+    verdict = verify_erased(project.config, project.store, ANN, ["Plain Person 42"])
+    assert verdict.is_erased, verdict.left
+    assert verdict.searched["files"] > 0
+    bob = verify_erased(project.config, project.store, Subject("customer", "43"), ["Person 43"])
+    assert len([line for line in bob.left if "contains one of the texts" in line]) > 0
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["begin_erasure", pytest.param("erase_records", marks=long),
+     pytest.param("end_erasure", marks=long)],
+)  # fmt: skip
+def test_an_erasure_that_ends_at_any_step_is_continued_by_the_next(project, monkeypatch, step):
+    """Behind the named step the process is killed."""
+    steps = {"erase_records": erase_records}
+
+    def killed_after(function):
+        def run(*args, **options):
+            function(*args, **options)
+            raise Interrupted
+
+        return run
+
+    if step == "erase_records":
+        steps["erase_records"] = killed_after(erase_records)
+    else:
+        monkeypatch.setattr(KeyStore, step, killed_after(getattr(KeyStore, step)))
+    planned = preview(project.config, project.store, ANN)
+    with pytest.raises(Interrupted):
+        erase(project.config, project.store, planned, steps["erase_records"])
+    monkeypatch.undo()
+
+    store = project.reopened()
+    again = preview(project.config, store, ANN)
+    assert not again.live_keys  # dropped in the first step
+    if step == "end_erasure":
+        assert again.is_done
+        receipt = store.last_erasure("customer", store.subject_hash("customer", "42")).receipt
+    else:
+        assert not again.is_done
+        assert not verify_erased(project.config, store, ANN).is_erased
+        receipt = erase(project.config, store, again, erase_records)
+    assert receipt["keys_dropped"] == planned.live_keys
+    assert receipt["records_erased"] == {"customers-0": 2, "customers.dlq-0": 1}
+    assert verify_erased(project.config, store, ANN, ["Plain Person 42"]).is_erased
+
+
+def test_where_records_cannot_be_erased_the_receipt_says_so(project):
+    """As with Apache Kafka."""
+
+    def unsupported(*_, **__):
+        raise ErasureUnsupported("this broker cannot erase single records")
+
+    planned = preview(project.config, project.store, ANN)
+    receipt = erase(project.config, project.store, planned, unsupported)
+    assert receipt["keys_dropped"] == planned.live_keys
+    assert receipt["records_erased"] == {"customers-0": 0, "customers.dlq-0": 0}
+    assert receipt["incomplete"] == [
+        "customers-0: 2 records in plain text",
+        "customers.dlq-0: 1 records in plain text",
+        "records were not erased: this broker cannot erase single records",
+    ]
+    verdict = verify_erased(project.config, project.store, ANN)
+    assert not verdict.is_erased
+    # The next attempt, on a broker that can, completes it.
+    receipt = erase(
+        project.config, project.store, preview(project.config, project.store, ANN), erase_records
+    )
+    assert receipt["incomplete"] == []
+
+
+def test_events_in_plain_text_are_reported_and_snapshots_deleted(project, tmp_path):
+    url = f"sqlite:///{tmp_path}/events.db"
+    text = (tmp_path / "headwater.toml").read_text()
+    topics = '"outbox.event.account" = { id = "owner", personal = ["name"] }, customers ='
+    text = text.replace("topics = { customers =", "topics = { " + topics)
+    (tmp_path / "headwater.toml").write_text(f'{text}[events]\nstore = "{url}"\n')
+    loaded = config.load(path=str(tmp_path / "headwater.toml"), environ={})
+    with open_store(url) as events:
+        events.append("account-1", [Event("Opened", {"owner": "42", "name": "Eva Plain"})])
+    with open_store(url, personal=personal_topics(loaded)) as events:
+        events.append("account-2", [Event("Opened", {"owner": "42", "name": "Eva Sealed"})])
+        with events.transaction() as transaction:
+            transaction.run(
+                "INSERT INTO headwater_snapshots SELECT 'account-2', 'account', 1, 1, '\"Eva\"'"
+            )
+    planned = preview(loaded, project.store, ANN)
+    assert planned.plain_events == {"account-1": 1}
+    receipt = erase(loaded, project.store, planned, erase_records)
+    assert receipt["incomplete"] == ["event store, account-1: 1 events in plain text"]
+    assert receipt["snapshots_deleted"] == 1
+    with open_store(url, personal=personal_topics(loaded)) as events:
+        assert [event.data["name"] for event in events.read()] == ["Eva Plain", None]
+    assert verify_erased(loaded, project.store, ANN).left == receipt["incomplete"]
+
+
+def test_ids_that_json_may_write_in_several_ways_are_found(project):
+    producer = Producer({"bootstrap.servers": project.config.bootstrap()})
+    values = [
+        json.dumps({"id": "J\u00fcrg/1", "name": "Plain One"}),  # as an escape
+        json.dumps({"id": "J\u00fcrg/1", "name": "Plain Two"}, ensure_ascii=False),
+        '{"id": "J\u00fcrg\\/1", "name": "Plain Three"}',
+    ]
+    for value in values:
+        producer.produce(TOPIC, value.encode())
+    assert producer.flush(60) == 0
+    planned = preview(project.config, project.store, Subject("customer", "J\u00fcrg/1"))
+    assert planned.found.plain_records == 3
+
+
+@pytest.mark.parametrize("reading", ["many by Arrow", "few one by one"])
+def test_values_with_the_id_of_a_schema_are_searched_if_they_are_json(
+    project, reading, monkeypatch
+):
+    if reading == "many by Arrow":
+        monkeypatch.setattr(searching, "_READ_BY_ARROW", 0)
+    row = json.dumps({"id": 42, "name": "Framed Person"}).encode()
+    avro = b"\x54\x0cBinary"
+    project.write(TOPIC, framed(7, row), framed(8, avro), framed(8, avro))
+    planned = preview(project.config, project.store, ANN)
+    assert planned.found.not_searched == {TOPIC: 2}
+    receipt = erase(project.config, project.store, planned, erase_records)
+    assert not project.files_with(b"Framed Person")
+    unsearched = f"{TOPIC}: 2 values of Avro or Protobuf were not searched"
+    assert unsearched in receipt["incomplete"]
+    assert verify_erased(project.config, project.reopened(), ANN).left == [unsearched]
+
+
+@pytest.mark.parametrize("kind", [REAL_KAFKA])
+def test_on_apache_kafka_keys_are_dropped_and_plain_records_reported(kind, request, tmp_path):
+    kafka = Project(request.getfixturevalue("kafka_address"), tmp_path / "data", tmp_path)
+    planned = preview(kafka.config, kafka.store, ANN)
+    assert planned.found.encrypted == {"customers": 1}
+    receipt = erase(kafka.config, kafka.store, planned, erase_records)
+    assert receipt["keys_dropped"] == planned.live_keys
+    assert receipt["incomplete"][:2] == [
+        "customers-0: 2 records in plain text",
+        "customers.dlq-0: 1 records in plain text",
+    ]
+    assert "cannot erase single records" in receipt["incomplete"][2]
+    assert not verify_erased(kafka.config, kafka.store, ANN).is_erased
