@@ -1,4 +1,6 @@
-"""The real command in subprocesses, against a real broker.
+"""The real command in processes, against a real broker. In the quick tier those that end by
+themselves are forks of one that has imported the command line; what changes the environment, and
+all in the full tier, is started.
 
 HEADWATER_TEST_BOOTSTRAP=HOST:PORT runs the same suite against another broker (Apache Kafka).
 """
@@ -15,7 +17,9 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from support.cli.forked_commands import ForkedCommands
 from support.readable import readable
+from tiers import IS_FULL
 
 COMMAND = [sys.executable, "-m", "headwater.cli.main"]
 TIMEOUT_S = 60.0
@@ -98,9 +102,10 @@ def bootstrap(tmp_path_factory):
 class Cli:
     """Runs `headwater …` with the broker in its environment."""
 
-    def __init__(self, bootstrap, cwd):
+    def __init__(self, bootstrap, cwd, forked=None):
         self.bootstrap = bootstrap
         self.cwd = cwd
+        self._forked = forked
         self.environment = environment(HEADWATER_BROKER__BOOTSTRAP=bootstrap)
         self._started = []
 
@@ -116,15 +121,26 @@ class Cli:
         return self.result(*args, code=code, **options).stderr.decode()
 
     def result(self, *args, stdin=b"", code=0, **settings):
-        result = subprocess.run(
-            [*COMMAND, *map(str, args)],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            env=self.environment | settings,
-            cwd=self.cwd,
-            check=False,
-        )
+        arguments = list(map(str, args))
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        if self._forked is None or settings or IS_FULL:
+            result = subprocess.run(
+                [*COMMAND, *arguments],
+                input=given,
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                env=self.environment | settings,
+                cwd=self.cwd,
+                check=False,
+            )
+        else:
+            result = self._forked.run(
+                arguments,
+                stdin=given,
+                cwd=self.cwd,
+                environment=self.environment,
+                timeout_s=TIMEOUT_S,
+            )
         said = (result.stdout[-2000:], result.stderr.decode()[-2000:])
         assert code in (None, result.returncode), said
         return result
@@ -152,17 +168,24 @@ class Cli:
                 stream.close()
 
 
+@pytest.fixture(scope="session")
+def forked_commands():
+    commands = ForkedCommands()
+    yield commands
+    commands.close()
+
+
 @pytest.fixture
-def cli(bootstrap, tmp_path):
-    cli = Cli(bootstrap, tmp_path)
+def cli(bootstrap, tmp_path, forked_commands):
+    cli = Cli(bootstrap, tmp_path, forked_commands)
     yield cli
     cli.close()
 
 
 @pytest.fixture
-def offline(tmp_path):
+def offline(tmp_path, forked_commands):
     """Commands that need no broker."""
-    cli = Cli("127.0.0.1:1", tmp_path)
+    cli = Cli("127.0.0.1:1", tmp_path, forked_commands)
     cli.environment = environment()
     yield cli
     cli.close()
@@ -180,7 +203,7 @@ class Setup:
         self._producer = Producer({"bootstrap.servers": bootstrap})
 
     def topic(self, prefix="topic"):
-        """A new topic with one partition. It keeps old timestamps."""
+        """A new topic with one partition. It retains records with old timestamps."""
         name = unique(prefix)
         new = NewTopic(name, num_partitions=1, config={"retention.ms": "-1"})
         self.admin.create_topics([new])[name].result(TIMEOUT_S)
@@ -193,6 +216,11 @@ class Setup:
             self._producer.produce(topic, str(number), timestamp=1_700_000_000_000 + number * 1000)
         assert self._producer.flush(TIMEOUT_S) == 0
         return topic
+
+    def produce(self, topic, *values):
+        for value in values:
+            self._producer.produce(topic, value)
+        assert self._producer.flush(TIMEOUT_S) == 0
 
     def commit(self, group, topic, offset):
         partitions = [TopicPartition(topic, 0, offset)]

@@ -56,7 +56,7 @@ def client(secured, tmp_path, user):
 
 def test_add_list_remove(admin, user):
     added = admin.json("acl", "add", user, "--allow", "read,write", "--topic", "orders")
-    assert {each["operation"] for each in added} == {"read", "write"}
+    assert {acl["operation"] for acl in added} == {"read", "write"}
     listed = admin.json("acl", "list", user)
     assert listed == [
         {
@@ -76,7 +76,7 @@ def test_add_list_remove(admin, user):
     ]  # fmt: skip
     assert len(shown) == 3
     admin("acl", "remove", user, "--allow", "write", "--topic", "orders", "--yes")
-    assert [each["operation"] for each in admin.json("acl", "list", user)] == ["read"]
+    assert [acl["operation"] for acl in admin.json("acl", "list", user)] == ["read"]
 
 
 def test_a_producer_and_a_consumer_need_no_more_than_their_role(admin, user, client):
@@ -106,7 +106,7 @@ def test_list_shows_what_has_a_say_on_a_resource(admin, user):
     admin("acl", "add", user, "--allow", "delete", "--topic", "other")
     admin("acl", "add", user, "--allow", "read", "--group", "team-", "--prefix")
     found = admin.json("acl", "list", user, "--topic", "team-orders")
-    assert {(each["pattern"], each["name"]) for each in found} == {
+    assert {(acl["pattern"], acl["name"]) for acl in found} == {
         ("prefixed", "team-"),
         ("literal", "*"),
     }
@@ -115,7 +115,7 @@ def test_list_shows_what_has_a_say_on_a_resource(admin, user):
 def test_the_cluster_and_transactions(admin, user):
     admin("acl", "add", user, "--allow", "describe", "--cluster", "--transactional-id", "tx")
     found = admin.json("acl", "list", user)
-    assert {(each["resource"], each["name"]) for each in found} == {
+    assert {(acl["resource"], acl["name"]) for acl in found} == {
         ("cluster", "kafka-cluster"),
         ("transactional-id", "tx"),
     }

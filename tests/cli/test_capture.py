@@ -69,9 +69,9 @@ class Till:
 
     def copied(self, table="main.orders"):
         """Rows of the table's copy, None unless it is whole."""
-        for each in self.state()["tables"]:
-            if each["table"] == table and each["snapshot"] and each["snapshot"]["done"]:
-                return each["snapshot"]["rows"]
+        for state in self.state()["tables"]:
+            if state["table"] == table and state["snapshot"] and state["snapshot"]["done"]:
+                return state["snapshot"]["rows"]
         return None
 
     def values(self):
@@ -117,12 +117,16 @@ def test_databases_of_captures_that_do_not_run_are_asked_at_once(monkeypatch):
         for name in "abc"
     ]
     found = capture_state.with_lags_now(captures)
-    assert [(each.name, each.lag.size_bytes) for each in found] == [("a", 7), ("b", 7), ("c", 7)]
+    assert [(capture.name, capture.lag.size_bytes) for capture in found] == [
+        ("a", 7),
+        ("b", 7),
+        ("c", 7),
+    ]
     assert capture_state.with_lags_now([]) == []
 
 
 def test_a_capture_that_never_ran(till):
-    (listed,) = [each for each in till.cli.json("capture", "list") if each["capture"] == till.name]
+    (listed,) = [row for row in till.cli.json("capture", "list") if row["capture"] == till.name]
     assert (listed["state"], listed["tables"], listed["position"]) == ("never ran", [], None)
     assert f"`headwater capture run {till.name}` starts it" in till.cli(
         "capture", "status", till.name, code=3
@@ -240,7 +244,7 @@ def test_metrics_are_served_and_status_shows_what_the_process_reports(till):
 def test_doctor_looks_at_captures(till):
     checks = till.cli.json("doctor", code=None)["checks"]
     mine = [check for check in checks if check["check"] == f"capture {till.name}"]
-    assert [each["level"] for each in mine] == ["ok"]
+    assert [finding["level"] for finding in mine] == ["ok"]
     assert "1 table to follow" in mine[0]["found"]
     with till.running():
         wait_until(lambda: till.copied() == 3)

@@ -35,7 +35,7 @@ def script(offline):
 
 
 def test_bash_completes_commands_subcommands_and_options(script):
-    assert completed(script, "headwater", "to") == ["topic"]
+    assert completed(script, "headwater", "top") == ["topic"]
     assert {*completed(script, "headwater", "")} >= {*COMMANDS}
     assert completed(script, "headwater", "topic", "cr") == ["create"]
     assert completed(script, "headwater", "topic", "create", "t", "--part") == ["--partitions"]

@@ -237,3 +237,21 @@ def test_an_offset_that_is_no_longer_retained_is_reported(cli, setup, ten):
     result = cli.result("consume", ten, "-o", "2", "-e")
     assert result.stdout == b"6\n7\n8\n9\n"
     assert result.stderr.decode() == f"{ten}:0: offset 2 is no longer retained; begins at 6\n"
+
+
+def test_values_with_the_id_of_a_schema_are_decoded_on_request(cli, setup, bootstrap):
+    from headwater.schemas.registry.registry import Registry
+    from headwater.schemas.schema import Schema
+    from headwater.settings import ClientSettings
+
+    registry = Registry(bootstrap, ClientSettings())
+    registry.open()
+    schema_id = registry.register(unique("subject"), Schema('"string"')).id
+    registry.close()
+    topic = setup.topic()
+    value = b"\x00" + schema_id.to_bytes(4, "big") + b"\x04hi"
+    setup.produce(topic, value, b"plain", b"\x00\x00\x0f\x00\x00?")
+    found = cli("consume", topic, "-o", "start", "-e", "--decode", "--json")
+    values = [json.loads(line)["value"] for line in found.splitlines()]
+    assert values == ['"hi"', "plain", "\x00\x00\x0f\x00\x00?"]
+    assert cli("consume", topic, "-o", "start:1", "-e").encode() == value + b"\n"

@@ -2,8 +2,12 @@
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
+
+from .conftest import TIMEOUT_S
 
 
 def findings(cli, code=0):
@@ -17,7 +21,7 @@ def test_a_sound_machine(offline):
     (offline.cwd / "headwater.toml").write_text('[broker]\nlisten = "127.0.0.1:0"\n')
     found = findings(offline)
     for check in ("program", "configuration", "disk sync", "broker.listen", "clock"):
-        assert [each["level"] for each in found[check]] == ["ok"], found[check]
+        assert [finding["level"] for finding in found[check]] == ["ok"], found[check]
     assert "fdatasync of 4 KiB takes" in found["disk sync"][0]["found"]
     assert "is writable" in found["data directory"][0]["found"] or "memory" in str(found)
 
@@ -35,7 +39,7 @@ def test_it_shows_every_setting_with_its_source(offline):
 def test_mistakes_in_the_configuration(offline):
     (offline.cwd / "headwater.toml").write_text("[broker]\nlistn = 1\nnode_id = -1\n")
     wrong = findings(offline, code=1)["configuration"]
-    assert [each["level"] for each in wrong] == ["broken", "broken"]
+    assert [finding["level"] for finding in wrong] == ["broken", "broken"]
     assert "headwater.toml:2" in wrong[0]["found"]
     assert "2 broken" in offline("doctor", code=1)
 
@@ -56,6 +60,43 @@ def test_the_archive_is_tried(offline):
     (found,) = findings(offline, code=1)["archive"]
     assert "does not answer" in found["found"]
     assert "s3cret" not in str(found)
+
+
+SLOW_THREADS = """
+import asyncio, time
+from headwater.cli.main import main
+hand_over = asyncio.BaseEventLoop.call_soon_threadsafe
+def slowly(*args, **options):
+    try:
+        return hand_over(*args, **options)
+    finally:
+        for _ in range(1000):
+            time.sleep(0.001)  # each time it needs the interpreter again
+asyncio.BaseEventLoop.call_soon_threadsafe = slowly
+main()
+"""
+
+
+def test_threads_of_the_archives_client_that_are_not_done_are_no_crash(offline):
+    """A result is here, and the thread that has brought it not yet back from the interpreter."""
+    settings = {
+        "HEADWATER_BROKER__LISTEN": "127.0.0.1:0",
+        "HEADWATER_BROKER__ARCHIVE": "s3://bucket/prefix",
+        "HEADWATER_BROKER__ARCHIVE_ENDPOINT": "http://127.0.0.1:1",
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW_THREADS, "doctor"],
+        capture_output=True,
+        text=True,
+        env=offline.environment | settings,
+        cwd=offline.cwd,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert "does not answer" in done.stdout
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")

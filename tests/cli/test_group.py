@@ -25,7 +25,7 @@ def committed(cli, group):
 
 
 def test_list_shows_state_and_lag(cli, behind):
-    (row,) = [each for each in cli.json("group", "list") if each["group"] == behind]
+    (row,) = [row for row in cli.json("group", "list") if row["group"] == behind]
     assert row == {
         "group": behind,
         "state": "empty",
@@ -129,7 +129,7 @@ def test_an_active_group_is_described_and_cannot_be_moved(cli, topic, behind):
 def test_delete(cli, behind):
     assert "--yes" in cli.error("group", "delete", behind, code=2)
     assert cli("group", "delete", behind, "-y") == f"deleted {behind}\n"
-    assert behind not in [each["group"] for each in cli.json("group", "list")]
+    assert behind not in [row["group"] for row in cli.json("group", "list")]
 
 
 def test_what_was_deleted_beside_what_does_not_exist_is_said(cli, behind):

@@ -69,6 +69,12 @@ def test_events_that_wait_for_a_table_or_find_no_row(capsys):
     ]
 
 
+def test_stored_queries_and_their_matches(capsys):
+    counters = {"queries": 7, "unindexed_queries": 2, "refused_queries": 1, "matches": 3}
+    _, text = shown({"state_rows": 9, "state_bytes": 9} | counters, capsys)
+    assert "queries  7 stored, 1 refused, 2 decided for every document, 3 matches" in text
+
+
 def test_metrics_that_are_not_reported_are_not_shown(capsys):
     _, text = shown({"state_rows": 0, "state_bytes": 0, "watermark_us": None}, capsys)
     assert "watermark" not in text

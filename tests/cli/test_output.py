@@ -75,7 +75,7 @@ def test_what_others_chose_gives_a_terminal_nothing_to_act_upon(monkeypatch, str
     output.say(output.table(("client", ">lag"), [(HOSTILE, 1)]))
     output.print_json({"client": HOSTILE})
     shown = without_styles(stdout.getvalue())
-    assert not any(each in shown for each in RAW)
+    assert not any(raw in shown for raw in RAW)
     assert shown.count(r"\x1b]0;owned\x07\x1b[2J\x1b[8mhidden\x9b31m\x7f\r") == 4
 
 

@@ -173,3 +173,19 @@ def test_ctrl_c_flushes_what_was_read(cli, topic):
     assert process.wait(30) == 0
     assert process.stderr.read().decode() == f"2 records written to {topic}\n"
     assert keys_and_values(cli, topic) == [(None, "a"), (None, "b")]
+
+
+def test_a_large_file_shows_how_much_of_it_is_written(
+    bootstrap, topic, tmp_path, capsys, monkeypatch
+):
+    from headwater.cli.main import run
+    from headwater.terminal import progress
+
+    file = tmp_path / "lines"
+    file.write_bytes(b"x" * 99 + b"\n" + b"y" * 999_900)
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    assert run(["produce", topic, "-f", str(file), "-b", bootstrap]) == 0
+    shown = capsys.readouterr().err
+    assert f"to {topic}: " in shown
+    assert "(26%)" in shown, "of its bytes, after the first chunk"
+    assert f"2 records written to {topic}" in shown

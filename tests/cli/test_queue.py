@@ -68,16 +68,16 @@ class Queue:
         deadline_s = time.monotonic() + TIMEOUT_S
         while len(taken) < count:
             assert time.monotonic() < deadline_s, f"only {len(taken)} of {count} records came"
-            taken += [each for each in consumer.poll(0.5) if each.error() is None]
+            taken += [message for message in consumer.poll(0.5) if message.error() is None]
         return taken
 
     def reject(self, count, group=None):
         """`count` records of the topic become dead letters."""
         with self.consumer(group) as consumer:
-            for position, each in enumerate(self.take(consumer, count)):
+            for position, message in enumerate(self.take(consumer, count)):
                 is_bad = position < count
                 consumer.acknowledge(
-                    each, AcknowledgeType.REJECT if is_bad else AcknowledgeType.RELEASE
+                    message, AcknowledgeType.REJECT if is_bad else AcknowledgeType.RELEASE
                 )
             consumer.commit_sync()
 
@@ -109,7 +109,7 @@ def queue(setup, bootstrap):
 
 
 def row_of(cli, queue):
-    (row,) = [each for each in cli.json("queue", "list") if each["queue"] == queue.name]
+    (row,) = [row for row in cli.json("queue", "list") if row["queue"] == queue.name]
     return row
 
 
@@ -121,8 +121,8 @@ def test_list_and_describe(cli, queue):
     queue.fill(10)
     with queue.consumer() as consumer:
         taken = queue.take(consumer, 10)
-        for each in taken[:4]:
-            consumer.acknowledge(each, AcknowledgeType.ACCEPT)
+        for message in taken[:4]:
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
         consumer.acknowledge(taken[4], AcknowledgeType.REJECT)
         consumer.commit_sync()
         wait_until(lambda: letters_of(cli, queue) == 1)
@@ -156,8 +156,8 @@ def test_list_and_describe(cli, queue):
         } in described["settings"]
         shown = cli("queue", "describe", queue.name).splitlines()
         assert shown[0] == f"{queue.name}  stable, 1 member, backlog 5, in flight 5"
-        for each in taken[5:]:
-            consumer.acknowledge(each, AcknowledgeType.ACCEPT)
+        for message in taken[5:]:
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT)
     row = row_of(cli, queue)
     assert (row["state"], row["members"], row["in_flight"]) == ("empty", 0, 0)
     headers = cli("queue", "list").splitlines()[0].split("  ")
@@ -176,7 +176,7 @@ def test_group_list_has_share_groups_and_says_where_to_look(cli, queue):
     queue.fill(3)
     with queue.consumer() as consumer:
         queue.take(consumer, 3)
-        (row,) = [each for each in cli.json("group", "list") if each["group"] == queue.name]
+        (row,) = [row for row in cli.json("group", "list") if row["group"] == queue.name]
         assert row == {
             "group": queue.name,
             "state": "stable",
@@ -227,8 +227,8 @@ def test_redrive(cli, queue):
     done = cli.json("queue", "redrive", queue.topic)
     assert (done["wanted"], done["redriven"]) == (5, 5)
     back = queue.read(queue.topic, 10)[5:]
-    assert [each.value() for each in back] == [b"0", b"1", b"2", b"3", b"4"]
-    assert [each.key() for each in back] == [b"k0", b"k1", b"k2", b"k3", b"k4"]
+    assert [message.value() for message in back] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [message.key() for message in back] == [b"k0", b"k1", b"k2", b"k3", b"k4"]
     assert back[0].headers() == [("kind", b"test"), ("headwater.redrive.count", b"1")]
     assert letters_of(cli, queue) == 0
     assert cli.json("queue", "redrive", queue.dlq)["redriven"] == 0  # the name of either will do
@@ -253,11 +253,11 @@ def test_redrive_some(cli, queue):
     assert cli.json(*redrive, "--group", unique("nobody"))["redriven"] == 0
     assert letters_of(cli, queue) == 6
     assert cli.json(*redrive, "--group", other, "--max", "2")["redriven"] == 2
-    assert [each.value() for each in queue.read(queue.topic, 5)[3:]] == [b"0", b"1"]
+    assert [message.value() for message in queue.read(queue.topic, 5)[3:]] == [b"0", b"1"]
     assert cli.json(*redrive, "--dry-run")["wanted"] == 4
     assert cli.json(*redrive, "--group", queue.name)["redriven"] == 3
     assert cli.json(*redrive, "--cause", "rejected")["redriven"] == 1
-    values = [each.value() for each in queue.read(queue.topic, 9)[5:]]
+    values = [message.value() for message in queue.read(queue.topic, 9)[5:]]
     assert values == [b"0", b"1", b"2", b"2"]
     assert cli.json(*redrive)["redriven"] == 0
 
@@ -286,7 +286,7 @@ def test_an_interrupted_redrive_goes_on_where_it_was(cli, queue):
         assert code in (-signal.SIGKILL, 130, 0)
     last = json.loads(cli("queue", "redrive", queue.topic, "--json"))
     assert last["redriven"] == last["wanted"]
-    values = [int(each.value()) for each in queue.read(queue.topic, count)]
+    values = [int(message.value()) for message in queue.read(queue.topic, count)]
     assert values == list(range(count))
 
 

@@ -5,6 +5,7 @@ from support.cli.messages import FakeMessage
 
 from headwater.cli.record_format import formatter, terminal_formatter, value_lines
 from headwater.errors import UsageError
+from headwater.protocol.erased_records import ERASED_HEADER
 
 MESSAGE = FakeMessage(
     topic="orders",
@@ -65,6 +66,13 @@ def test_a_terminal_distinguishes_null_from_empty():
     render = terminal_formatter("hex", with_topic=False, colour=False)
     assert b"(null)" in render(FakeMessage(value=None))
     assert b"(null)" not in render(FakeMessage(value=b""))
+
+
+def test_a_terminal_says_that_a_record_was_erased():
+    render = terminal_formatter("hex", with_topic=False, colour=False)
+    headers = [(ERASED_HEADER, None)]
+    assert render(FakeMessage(key=None, value=None, headers=headers)).endswith(b"  (erased)\n")
+    assert b"(erased)" not in render(FakeMessage(key=None, value=b"v", headers=headers))
 
 
 def test_escapes_in_records_do_not_reach_a_terminal():

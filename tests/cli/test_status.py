@@ -58,14 +58,14 @@ def test_one_screen(cli, topic, group):
     lags = [group["lag"] for group in state["groups"]]
     assert lags == sorted(lags, reverse=True)
     assert {"group": group, "lag": 2}.items() <= next(
-        each for each in state["groups"] if each["group"] == group
+        row for row in state["groups"] if row["group"] == group
     ).items()
     shown = cli("status").splitlines()
     assert shown[0].startswith(f"broker  {cli.bootstrap}  ready  cluster ")
     assert [line.split()[0] for line in shown[1:3]] == ["topics", "disk"]
 
 
-def test_what_the_metrics_tell(cli, metrics):
+def test_what_the_metrics_report(cli, metrics):
     state = json.loads(cli("status", "--metrics", metrics, "--json", code=3))
     assert not state["ready"]
     assert state["disk"]["free_bytes"] == 1 << 30
@@ -164,7 +164,9 @@ def test_records_that_an_overload_policy_did_not_take(offline, tmp_path):
     with running_broker(tmp_path, "--metrics-listen", "127.0.0.1:0") as (_, ready):
         broker = ("-b", ready["listen"])
         settings = ("policy=drop", "group=slow", "bytes=100")
-        configs = [each for name in settings for each in ("-c", f"headwater.overload.{name}")]
+        configs = [
+            argument for name in settings for argument in ("-c", f"headwater.overload.{name}")
+        ]
         offline("topic", "create", "t", *configs, *broker)
         offline("produce", "t", *broker, stdin="x\n" + "y" * 100 + "\n")
         refused = offline.error("produce", "t", *broker, stdin="z\n")

@@ -28,7 +28,7 @@ def test_create_describe_delete(cli):
 def test_create_several(cli):
     names = [unique("topic"), unique("topic")]
     created = cli.json("topic", "create", *names)
-    assert sorted(each["topic"] for each in created) == sorted(names)
+    assert sorted(topic["topic"] for topic in created) == sorted(names)
 
 
 def test_create_what_exists(cli, topic):

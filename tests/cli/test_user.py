@@ -29,7 +29,7 @@ def secured(offline, tmp_path):
 
 
 def names(cli):
-    return [each["user"] for each in cli.json("user", "list")]
+    return [user["user"] for user in cli.json("user", "list")]
 
 
 def test_from_nothing_to_a_secured_broker(secured):
@@ -127,7 +127,7 @@ def test_users_of_a_broker_that_does_not_run(offline):
     offline("user", "create", "b", "--offline", stdin="x\n")
     offline("user", "passwd", "b", "--offline", stdin="y\n")
     offline("user", "delete", "a", "--offline", "--yes")
-    assert [each["user"] for each in offline.json("user", "list", "--offline")] == ["b"]
+    assert [user["user"] for user in offline.json("user", "list", "--offline")] == ["b"]
     assert "--data-dir is of use with --offline only" in offline.error(
         "user", "list", "--data-dir", "x", code=2
     )

@@ -66,5 +66,5 @@ def test_the_running_process_is_asked(project, monkeypatch, capsys):
     question = {"write": "cache/orders", "key": {"id": "1"}, "limit": 1}
     assert asked == [(project / "data" / "pipelines", "shop", question)]
     message = capsys.readouterr().out
-    for each in ("FR", "any record of clicks", "enrich-1: table row", "id=295", "and 2 older"):
-        assert each in message
+    for part in ("FR", "any record of clicks", "enrich-1: table row", "id=295", "and 2 older"):
+        assert part in message

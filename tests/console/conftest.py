@@ -5,7 +5,7 @@ from support.console.chromium import EXECUTABLE, TIMEOUT_MS
 from support.console.serving import serving
 from support.shared_broker import shared_broker
 
-from bench.peers.kafka import kafka
+from bench.peers.kafka import TOOL_JVM, kafka
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def console_broker(tmp_path_factory):
 @pytest.fixture(scope="session")
 def console_kafka(tmp_path_factory):
     """The address of an Apache Kafka, for all tests of the console on one."""
-    with kafka(tmp_path_factory.mktemp("console-kafka")) as broker:
+    with kafka(tmp_path_factory.mktemp("console-kafka"), jvm=TOOL_JVM) as broker:
         yield broker.address
 
 

@@ -1,4 +1,4 @@
-"""A client that holds silent connections open keeps no other client from being answered."""
+"""A client that holds silent connections open does not delay the answers to other clients."""
 
 import re
 import socket
@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from support.certificates import Authority
 from support.console.serving import serving
 
-from headwater.console.web import connections
+from headwater.web import connections
 
 TIMEOUT_S = 60.0
 HEAD = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -8,9 +8,9 @@ from support.console.serving import TIMEOUT_S, serving
 
 from headwater import config
 from headwater.console.server import check_network
-from headwater.console.web.security import host_is_ours
-from headwater.console.web.signing_in import is_needed
 from headwater.errors import ConfigError
+from headwater.web.hosts import host_is_ours
+from headwater.web.logins import is_needed
 
 PATHS = ["/topics", "/topics.json", "/nowhere", "/ready", "/static/console.css", "/sign-in"]
 

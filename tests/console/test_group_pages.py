@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from support.console.serving import serving
 from tiers import REAL_KAFKA
 
-from bench.peers.kafka import kafka
+from bench.peers.kafka import TOOL_JVM, kafka
 from headwater.client.group_offsets import GroupOffsets
 from headwater.console.pages.groups import seek_command
 from headwater.console.project import overview
@@ -97,7 +97,7 @@ def log(request, tmp_path_factory):
 def _logs(request, directory, tmp_path_factory):
     if request.param == "kafka":
         with (
-            kafka(directory) as peer,
+            kafka(directory, jvm=TOOL_JVM) as peer,
             serving(tmp_path_factory.mktemp("c"), broker__bootstrap=peer.address) as served,
         ):
             yield Log(peer.address, served)
@@ -131,12 +131,12 @@ def test_groups_by_lag_searched_and_paged(log, browser):
     found = wait_until(
         lambda: len(rows := listed(browser, f"search={mark}")) == 3 and rows, "the groups"
     )
-    assert [each["lag"] for each in found] == [30, 7, 0]  # who lags most comes first
-    assert {each["group"]: each["lag"] for each in found} == lags
-    assert {tuple(each["topics"]) for each in found} == {(topic,)}
+    assert [group["lag"] for group in found] == [30, 7, 0]  # who lags most comes first
+    assert {group["group"]: group["lag"] for group in found} == lags
+    assert {tuple(group["topics"]) for group in found} == {(topic,)}
     (second,) = listed(browser, f"search={mark}&rows=1&page=2")
     assert second["lag"] == 7
-    assert [each["lag"] for each in listed(browser, f"search={mark}&sort=lag")] == [0, 7, 30]
+    assert [group["lag"] for group in listed(browser, f"search={mark}&sort=lag")] == [0, 7, 30]
     page = browser.get(f"/groups?search={mark}").text
     assert page.index(f"{mark}-30") < page.index(f"{mark}-7<")
 
@@ -285,13 +285,13 @@ def queue(log):
     try:
 
         def take():
-            taken.extend(each for each in consumer.poll(0.5) if each.error() is None)
+            taken.extend(message for message in consumer.poll(0.5) if message.error() is None)
             return len(taken) >= 3
 
         wait_until(take, "three records")
-        for number, each in enumerate(taken):
+        for number, message in enumerate(taken):
             kind = AcknowledgeType.REJECT if number < 2 else AcknowledgeType.ACCEPT
-            consumer.acknowledge(each, kind)
+            consumer.acknowledge(message, kind)
         consumer.commit_sync()
     finally:
         consumer.close()

@@ -128,10 +128,10 @@ def test_closing_ends_what_runs_and_what_waits(monkeypatch):
 
     async def test(jobs):
         started = [jobs.start("verify", "x", (str(n),), about="/") for n in range(4)]
-        await until(lambda: sum(each.state == RUNNING for each in started) == 2)
-        assert sum(each.state == WAITING for each in started) == 2
+        await until(lambda: sum(job.state == RUNNING for job in started) == 2)
+        assert sum(job.state == WAITING for job in started) == 2
         await jobs.close()
-        assert {each.state for each in started} == {CANCELLED}
+        assert {job.state for job in started} == {CANCELLED}
 
     run(test)
 

@@ -7,8 +7,8 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from headwater.console.web.live import Stream, StreamLimit
 from headwater.errors import NotReady
+from headwater.web.live import Stream, StreamLimit
 
 TIMEOUT_S = 60.0
 

@@ -120,7 +120,7 @@ def test_a_change_is_followed_from_the_database_to_the_store(project, spark):
                 "a batch that is reported",
             )
             assert 0 <= write["store_ms"] <= write["batch_ms"]
-            assert "Physical Plan" in write["plan"]
+            assert "Optimized Logical Plan" in write["plan"]
             joined = {
                 (edge["from"], edge["to"]) for edge in browser.get("/flow.json").json["edges"]
             }

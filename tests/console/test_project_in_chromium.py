@@ -21,6 +21,7 @@ from headwater.testing import InProcessBroker
 PATHS = [
     "/flow", "/groups", "/groups/billing/", "/queues", "/captures", "/captures/shop/", "/pipelines",
     "/pipelines/orders/", "/pipelines/idle/", "/stores", "/stores/orders/cache/orders/", "/jobs",
+    "/events", "/events/account-eva/",
 ]  # fmt: skip
 VERDICT = (
     "[{'name': 'orders', 'write': 'cache/orders', 'version': 1, 'is_equal': False, 'rows': 61,"
@@ -36,6 +37,7 @@ def recorded(tmp_path_factory):
         made = RecordedProject(directory, broker.bootstrap)
         made.capture()
         made.pipeline()
+        made.events()
         with GroupOffsets(broker.bootstrap, ClientSettings(), "billing") as offsets:
             offsets.commit({(ORDERS, 0): 40})
         yield made

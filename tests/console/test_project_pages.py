@@ -9,8 +9,10 @@ from support.console.recorded_project import ORDERS, RecordedProject
 from support.console.serving import serving
 from tiers import long
 
+from headwater import extras
 from headwater.console.project import definitions, jobs, overview
 from headwater.console.web import cache
+from headwater.errors import MissingExtra
 from headwater.pipelines.running import status
 from headwater.supervisor.status_file import ChildStatus
 from headwater.testing import InProcessBroker
@@ -61,6 +63,32 @@ def nodes_of(browser):
 def posted(browser, path, fields=None, *, confirmed=False):
     fields = {**(fields or {}), **({"confirmed": "yes"} if confirmed else {})}
     return browser.post(path, fields)
+
+
+@pytest.mark.parametrize("page", ["/flow", "/captures", "/pipelines", "/stores"])
+def test_without_the_extra_of_pipelines_pages_show_the_rest(served, browser, monkeypatch, page):
+    missing = MissingExtra("the state of a pipeline", ["pipelines"], ["pyspark"])
+
+    def require(*_):
+        raise missing
+
+    with monkeypatch.context() as patched:
+        patched.setattr(extras, "require", require)
+        shown = wait_until(
+            lambda: missing.what in (found := browser.get(page).text.lower()) and found, "the hint"
+        )
+        assert "pip install &#39;headwater[pipelines]&#39;" in shown
+        assert ("shop" if page in ("/flow", "/captures") else "cache/orders") in shown
+        (capture,) = browser.get("/captures.json").json["captures"]
+        assert (capture["capture"], capture["state"]) == ("shop", "following")
+        orders, idle = browser.get("/pipelines.json").json["pipelines"]
+        assert (orders["state"], idle["state"]) == ("running", "never ran")
+        (write,) = orders["writes"]
+        assert write["lag"] is None
+        assert missing.hint in write["store_error"]
+        assert browser.get("/pipelines/orders/").status == 200
+        assert browser.get("/stores/orders/cache/orders/").status == 200
+    wait_until(lambda: missing.what not in browser.get(page).text.lower(), "the whole state")
 
 
 def stand_in(monkeypatch, source):
@@ -349,8 +377,8 @@ def test_many_who_look_cost_one_reading(served):
     browsers = [served.browser() for _ in range(5)]
     browsers[0].get("/flow")
     before = _asked(browsers[0])
-    for each in browsers * 4:
-        assert each.get("/flow").status == 200
+    for browser in browsers * 4:
+        assert browser.get("/flow").status == 200
     assert _asked(browsers[0]) - before <= 20  # of 20 times 3 readings; seconds may pass
 
 

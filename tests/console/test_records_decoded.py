@@ -7,9 +7,9 @@ from decimal import Decimal
 import fastavro
 import pytest
 
-from headwater.console.topics import avro_values
-from headwater.console.topics.decoding import preview, shown
-from headwater.console.topics.records import Part
+from headwater.inspect.decoding.forms import preview, shown
+from headwater.inspect.decoding.part import Part
+from headwater.schemas.avro import values as avro_values
 
 SCHEMA = {
     "type": "record",

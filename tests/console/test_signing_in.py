@@ -16,9 +16,10 @@ from support.broker.secured import PASSWORD, USER, add_user, secured_broker
 from support.console.serving import serving
 
 from headwater.config import load
-from headwater.console.web.sessions import Attempts, Sessions
+from headwater.console.web.sessions import Sessions
 from headwater.errors import ConfigError
 from headwater.settings import ClientSettings
+from headwater.web.attempts import Attempts
 
 TIMEOUT_S = 60.0
 
@@ -162,8 +163,8 @@ def test_nothing_is_read_for_who_has_signed_out(secured_console):
     first.post("/sign-out")
     assert second.get("/topics.json").status == 200
     assert console.sessions.has("bob")
-    for session, each in list(console.sessions._signed_in.items()):
-        if each.user == "bob":
+    for session, login in list(console.sessions._signed_in.items()):
+        if login.user == "bob":
             last = session
             console.sessions.sign_out(session)
     assert not console.sessions.is_open(last)
@@ -182,7 +183,7 @@ def test_a_new_password_ends_the_sessions_with_the_old_one():
     old = sessions.sign_in("a", ClientSettings(username="a"))
     other = sessions.sign_in("b", ClientSettings(username="b"))
     new = sessions.sign_in("a", ClientSettings(username="a", sasl_mechanism="PLAIN"))
-    assert [sessions.is_open(each) for each in (old, other, new)] == [False, True, True]
+    assert [sessions.is_open(session) for session in (old, other, new)] == [False, True, True]
 
 
 @pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil", "x"])
@@ -200,7 +201,7 @@ def test_sign_in_needs_a_name(secured_console, monkeypatch):
     assert browser.get("/jobs.json").status == 401
 
 
-def test_guessing_passwords_takes_for_ever(secured_console):
+def test_guessing_passwords_is_slowed_down(secured_console):
     browser = secured_console.browser()
     statuses = [
         browser.post("/sign-in", {"name": "bob", "password": f"guess {number}"}).status
@@ -216,8 +217,8 @@ def test_guessing_passwords_takes_for_ever(secured_console):
 def guesses(browser, number, forwarded_for):
     fields = {"name": "bob", "password": "wrong", "csrf": browser.token()}
     return [
-        browser.post("/sign-in", fields, X_Forwarded_For=forwarded_for(each)).status
-        for each in range(number)
+        browser.post("/sign-in", fields, X_Forwarded_For=forwarded_for(guess)).status
+        for guess in range(number)
     ]
 
 

@@ -14,6 +14,7 @@ from tiers import REAL_KAFKA, representative
 from headwater.console.topics import tail
 from headwater.console.topics.topic_list import Partition, Reading, Topic
 from headwater.console.web.access import Access
+from headwater.protocol.erased_records import ERASED_HEADER
 
 TIMEOUT_S = 60.0
 COUNT = 60
@@ -129,6 +130,22 @@ def test_one_record_and_its_bytes(looking):
     assert looking.get("/topics/browsed/records/1/20.json").status == 404
     assert looking.get("/topics/browsed/records/7/0.json").status == 404
     assert looking.get("/topics/nowhere/records.json").status == 404
+
+
+def test_an_erased_record_is_no_tombstone(console_broker, tmp_path):
+    producer = Producer({"bootstrap.servers": console_broker})
+    producer.produce("erased-shown", None, b"key")
+    producer.produce("erased-shown", None, None, headers={ERASED_HEADER: None})  # what is left
+    assert producer.flush(TIMEOUT_S) == 0
+    with serving(tmp_path, broker__bootstrap=console_broker) as served:
+        browser = served.browser()
+        page = browser.get("/topics/erased-shown/records").text
+        assert re.findall(r'<span class="badge">(tombstone|erased)</span>', page) in (
+            ["tombstone", "erased"],
+            ["erased", "tombstone"],
+        )
+        assert "a tombstone" in browser.get("/topics/erased-shown/records/0/0/").text
+        assert "erased: its contents" in browser.get("/topics/erased-shown/records/0/1/").text
 
 
 def test_an_export_has_every_record(looking):
@@ -252,7 +269,7 @@ def test_ten_thousand_topics_come_in_pages(browser, faked):
     ]  # fmt: skip
     assert browser.get("/topics.json?internal=1").json["found"] == 10_001
     largest = browser.get("/topics.json?sort=-size&rows=2").json["topics"]
-    assert [each["topic"] for each in largest] == ["topic-09999", "topic-09998"]
+    assert [topic["topic"] for topic in largest] == ["topic-09999", "topic-09998"]
 
 
 @pytest.mark.parametrize("query", ["page=0", "page=-1", "page=9999", "page=x", "sort=nothing"])

@@ -26,8 +26,9 @@ COMMANDS: Final = {
     "logs": ("logs", "what `headwater up -d` and its children have written"),
     "broker": ("broker", "run the broker"),
     "topic": ("topic", "create, list, describe, alter and delete topics"),
-    "produce": ("produce", "write records from stdin to a topic"),
+    "produce": ("produce", "write records from stdin, a file or a pipe to a topic"),
     "consume": ("consume", "read records from topics to stdout"),
+    "multicast": ("multicast", "messages over UDP multicast: send, receive"),
     "user": ("user", "users: create, change the password, list, delete"),
     "acl": ("acl", "access control lists (ACLs): add, list, remove"),
     "group": ("group", "consumer groups: list, describe (lag), seek, delete"),
@@ -38,12 +39,25 @@ COMMANDS: Final = {
     ),
     "pipeline": (
         "pipeline",
-        "stores derived from the log: list, status, run, rebuild, promote",
+        "stores derived from the log: list, status, check, run, diff, rebuild, promote",
     ),
+    "view": ("view", "SQL views: list, check, explain, read"),
+    "search": ("search", "stored searches over streams: add, list, show, test, drop"),
+    "events": ("events", "the event store: append, read, streams, replay, stats"),
+    "erase": ("erase", "erase a person's data: the right to be forgotten"),
+    "subject": ("subject", "keys of subjects (persons): list, rotate, allow, public-key"),
     "verify": ("verify", "prove that a derived store equals what the log says"),
     "wait": ("wait", "wait until a derived store has what was written"),
     "why": ("why", "show the lineage of a derived row: its records in the log"),
     "console": ("console", "run the web console"),
+    "gateway": ("gateway", "run the gateway: topics and tables over HTTP"),
+    "token": ("token", "tokens of machines for the gateway: create, list, revoke"),
+    "webhook": (
+        "webhook",
+        "webhooks that are sent: add, list, show, pause, resume, remove, test, redeliver",
+    ),
+    "alert": ("alert", "alerts: list, test, silence, history"),
+    "rpc": ("rpc", "request and reply over topics: call, ask, serve"),
     "status": ("status", "show the state of everything on one screen"),
     "backup": ("backup", "copy the log and the state of pipelines while everything runs"),
     "restore": ("restore", "restore a data directory from a backup"),
@@ -78,6 +92,10 @@ def main() -> NoReturn:
         # The reader of our output has closed the pipe (`| head`), which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    archive = sys.modules.get("headwater.log.archive.s3")
+    if archive is not None and archive.requests_were_made:
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

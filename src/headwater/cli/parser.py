@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
 from headwater.errors import UsageError
-from headwater.settings import parse_duration_ms
+from headwater.settings import parse_duration_ms, parse_size_bytes
 from headwater.spelling import nearest
 
 _NEGATIVE: Final = re.compile(r"-\d")
@@ -209,6 +209,17 @@ def duration_s(text: str) -> float:
         return parse_duration_ms(text) / 1000
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+
+
+def size_bytes(text: str) -> int:
+    """An option's 64MiB, 1MB, 4096; above 0."""
+    try:
+        found = parse_size_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+    if found <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size above 0")
+    return found
 
 
 def key_value(text: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from headwater.errors import UsageError
 from headwater.printable import printable
+from headwater.protocol.erased_records import is_erased
 
 Formatter = Callable[[Any], bytes]
 
@@ -89,8 +90,11 @@ def terminal_formatter(binary: str | None, *, with_topic: bool, colour: bool) ->
         line = b"%s%-8s %s%s  " % (dim, where.encode(), clock.encode(), plain)
         if message.key() is not None:
             line += b"%s%s%s  " % (cyan, shown(message.key()), plain)
+        headers = message.headers() or ()
+        if is_erased(message.key(), message.value(), headers):
+            return line + dim + b"(erased)" + plain + b"\n"
         line += dim + b"(null)" + plain if message.value() is None else shown(message.value())
-        if message.headers():
+        if headers:
             line += b"  %s{%s}%s" % (dim, _headers(message, shown), plain)
         return line + b"\n"
 

@@ -1,7 +1,8 @@
 """`headwater up -d`: the supervisor as a process of its own session, with its log in a file.
 
 The process that was called forks. The child supervises; it reports what happens through a pipe
-until the parent, which waits for readiness, has ended.
+until the parent, which waits for readiness, has ended. What ends the supervisor is in its log, too:
+it may fail after the parent has stopped waiting.
 """
 
 import asyncio
@@ -68,11 +69,8 @@ class _ReportedLog(LogFile):
     def write(self, text: str) -> None:
         super().write(text)
         if not text.startswith(_LOG_LINE):
-            self.report(text)
-
-    def report(self, text: str) -> None:
-        with suppress(OSError):  # no process waits any more
-            os.write(self._pipe, text.encode() + b"\n")
+            with suppress(OSError):  # no process waits any more
+                os.write(self._pipe, text.encode() + b"\n")
 
 
 def _supervise(loaded: Config, secrets: Mapping[str, str], pipe: int) -> NoReturn:
@@ -95,7 +93,8 @@ def _supervise(loaded: Config, secrets: Mapping[str, str], pipe: int) -> NoRetur
             code = 0
         except HeadwaterError as error:
             parts = {"error": error.what, "detail": error.detail, "hint": error.hint}
-            log.report(json.dumps({"event": "error", "code": error.exit_code, **parts}))
+            about = {"at": time.time(), "level": "error", "code": error.exit_code}
+            log.write(json.dumps({"event": "error", **about, **parts}))
             code = error.exit_code
         finally:
             log.close()

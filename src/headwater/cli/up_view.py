@@ -16,7 +16,7 @@ from headwater.supervisor import status_file
 from headwater.supervisor.child import LONGEST_PAUSE_S, Child
 from headwater.supervisor.lines import Line
 from headwater.supervisor.log_mux import Merged
-from headwater.supervisor.plan import BROKER, CONSOLE
+from headwater.supervisor.plan import BROKER, CONSOLE, GATEWAY
 from headwater.terminal.output import coloured, path_to_type, styled, terminal
 
 _COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta")
@@ -172,6 +172,9 @@ def _next_steps(config: Config, children: list[Child]) -> list[str]:
     lines = [f"  broker     {styled(broker, 'bold')}  (any Kafka client)"]
     if addresses.get(CONSOLE):
         lines.append(f"  console    {styled(f'http://{addresses[CONSOLE]}', 'bold')}")
+    if addresses.get(GATEWAY):
+        scheme = "https" if config.gateway.tls_cert else "http"
+        lines.append(f"  gateway    {styled(f'{scheme}://{addresses[GATEWAY]}', 'bold')}")
     lines += ["", "try, in another terminal:"]
     lines += [f"  {line}" for line in path_to_type()]
     # Another terminal has the same file and environment; it does not know a port that was free.

@@ -2,13 +2,14 @@
 
     server      one process: binds the address, runs the app until it is asked to stop
     app         the routes, and what a failed request looks like
-    ├── security    Host, content policy, cross-site requests, sessions and sign-in
+    ├── security    content policy, cross-site requests, sessions and sign-in
     ├── rendering   a page, or the same data as JSON
-    ├── live        server-sent events
     └── access      a user's way to the broker
         └── cache       answers of the broker, read once for all requests
     pages/      one module per page: routes and the data behind them
     templates/, static/    what they look like
+
+The socket, deadlines, names of hosts, logins and server-sent events are those of `web`.
 
 Every page works from the Kafka protocol and from files that other commands write, so it shows
 Apache Kafka as it shows our own broker. The console holds no state that matters: it can be ended

@@ -4,6 +4,7 @@ positions in the log, status files beside the checkpoints, a SQLite store at som
 
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -13,6 +14,7 @@ from headwater.capture import positions
 from headwater.capture.contract import Column, Lag, SchemaChange, SourcePosition, Table
 from headwater.capture.positions import CapturePosition, Failure, SnapshotState, TableState
 from headwater.capture.records import schema_topic
+from headwater.events import Event, open_store
 from headwater.pipelines.running import status
 from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target
@@ -24,6 +26,7 @@ from headwater.supervisor.status_file import SupervisorStatus
 
 ORDERS, ITEMS = "shop.main.orders", "shop.main.items"
 RECORDS = 100
+_BANK = Path(__file__).parents[3] / "examples" / "bank" / "bank.py"
 COLUMNS = (Column("id", "INTEGER", False), Column("product", "TEXT", True))
 FIELDS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("product", pa.string())])
 
@@ -65,8 +68,21 @@ class RecordedProject:
             file = "orders.py"
             [pipeline.idle]
             file = "idle.py"
+            [events]
+            store = "sqlite:///{self.directory}/events.db"
+            [events.deciders]
+            account = "{_BANK}:Account"
             """
         )
+
+    def events(self):
+        """Appends to an event store, as an application does."""
+        with open_store(f"sqlite:///{self.directory}/events.db") as store:
+            account = {"account": "eva"}
+            opened = Event("Opened", account, ["branch:7", "owner:eva"], {"by": "otto"})
+            store.append("account-eva", [opened])
+            for amount in (100, 20, 3):
+                store.append("account-eva", [Event("Deposited", {**account, "amount": amount})])
 
     def capture(self, *, lag_bytes=0, failed=True, has_ended=False):
         """Stores where the capture is, as its process does."""

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from headwater import config
-from headwater.console.server import bind, http_config
 from headwater.console.web.app import create
-from headwater.console.web.connections import WebServer
 from headwater.settings import join_address
+from headwater.web.connections import WebServer
+from headwater.web.serving import bind, http_config
 
 TIMEOUT_S = 60.0
 
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Browser:
-    """What a browser does without scripts: keeps the cookie, sends forms with their token."""
+    """What a browser does without scripts: stores the cookie, sends forms with their token."""
 
     def __init__(self, address):
         self.address = address
@@ -87,7 +87,7 @@ def serving(tmp_path, **flags):
     loaded = config.load(settings, environ={}, cwd=str(tmp_path))
     app = create(loaded)
     console = app.state.console
-    listening = bind("127.0.0.1:0")
+    listening = bind("console", "127.0.0.1:0")
     address = join_address(*listening.getsockname()[:2])
     console.listening_on(address)
     listening.listen(128)

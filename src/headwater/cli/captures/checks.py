@@ -4,6 +4,7 @@ For `headwater doctor`; changes nothing.
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from headwater import config
 from headwater.capture import positions
@@ -12,12 +13,17 @@ from headwater.capture.positions import Stored
 from headwater.capture.records.shaping import Shaper
 from headwater.capture.settings import CaptureSettings, with_password
 from headwater.capture.sources import source_of
-from headwater.cli.commands.doctor import Finding
+from headwater.cli.checks import Finding
 from headwater.client.reading.compacted import read_committed_latest
-from headwater.errors import HeadwaterError, PositionLost, TableRefused
+from headwater.errors import HeadwaterError, PositionLost, SchemaRefused, TableRefused
 from headwater.inspect.captures import connected, stored_of
+from headwater.inspect.subjects import existing_personal_topics
+from headwater.schema_lookup.sources import schema_source
 from headwater.settings import ClientSettings
+from headwater.subjects.access import PersonalTopics
 from headwater.terminal.output import plural
+
+_NOT_FOUND: Final = 404
 
 
 def check_captures(read: config.Config, client: ClientSettings) -> Iterator[Finding]:
@@ -38,6 +44,8 @@ def _check_capture(
     loaded: config.Config, settings: CaptureSettings, stored: Stored
 ) -> Iterator[Finding]:
     check = f"capture {settings.name}"
+    if settings.format == "avro":
+        yield from _check_registry(check, loaded)
     try:
         source = source_of(with_password(settings))
     except HeadwaterError as error:
@@ -47,7 +55,7 @@ def _check_capture(
         problems = source.check()
         yield from (_finding(check, problem) for problem in problems)
         if all(isinstance(problem, TableRefused) for problem in problems):
-            yield from _check_tables(check, settings, source)
+            yield from _check_tables(check, settings, source, existing_personal_topics(loaded))
             yield from _check_position(check, loaded, settings.name, stored, source)
             for advice in source.advice():
                 yield Finding("warning", check, str(advice), advice.hint)
@@ -59,6 +67,27 @@ def _check_capture(
         if state.failed is not None:
             found = f"{table} is not followed: {state.failed.what}"
             yield Finding("broken", check, found, state.failed.hint)
+
+
+def _check_registry(check: str, loaded: config.Config) -> Iterator[Finding]:
+    """Whether the registry of Avro's schemas answers. Without an address it is the topic `_schemas`
+    of the broker, which the capture creates.
+    """
+    if loaded.schemas.url is None:
+        return
+    registry = schema_source(loaded.schemas, loaded.bootstrap(), loaded.client)
+    try:
+        registry.latest(check)  # any subject: that there is none is an answer
+    except SchemaRefused as error:
+        if error.code // 100 != _NOT_FOUND:
+            yield _finding(check, error)
+            return
+    except HeadwaterError as error:
+        yield _finding(check, error)
+        return
+    finally:
+        registry.close()
+    yield Finding("ok", check, f"the schema registry at {loaded.schemas.url} answers")
 
 
 def _check_position(
@@ -78,12 +107,14 @@ def _check_position(
         yield Finding("ok", check, "the database's log goes back to its position")
 
 
-def _check_tables(check: str, settings: CaptureSettings, source: Source) -> Iterator[Finding]:
+def _check_tables(
+    check: str, settings: CaptureSettings, source: Source, personal: PersonalTopics | None
+) -> Iterator[Finding]:
     tables = source.tables()
     if tables:
         found = f"{settings.shown_source} answers; {plural(len(tables), 'table')} to follow"
         yield Finding("ok", check, found)
-        shaper = Shaper(settings, source.connector, source.database)
+        shaper = Shaper(settings, source.connector, source.database, personal)
         yield from (_finding(check, problem) for problem in shaper.check(tables))
     else:
         hint = f"do the patterns fit? capture.{settings.name}.tables = {list(settings.tables)}"

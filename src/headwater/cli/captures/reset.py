@@ -10,6 +10,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from headwater.capture import positions
+from headwater.capture.publishing import cuts
 from headwater.capture.runner import transactional_id
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
@@ -53,7 +54,8 @@ def _run(args: argparse.Namespace) -> int:
         if not confirmed(f"reset {name}?"):
             note("nothing was changed")
             return 1
-    _reset(cluster, settings, keys)
+    stored_cuts = read_committed_latest(loaded.bootstrap(), loaded.client, cuts.TOPIC)
+    _reset(cluster, settings, keys, cuts.keys_of(name, stored_cuts))
     if args.json:
         print_json({"capture": name, "reset": True, "positions": len(keys)})
     else:
@@ -61,7 +63,9 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _reset(cluster: KafkaCluster, settings: CaptureSettings, keys: list[bytes]) -> None:
+def _reset(
+    cluster: KafkaCluster, settings: CaptureSettings, keys: list[bytes], of_cuts: list[bytes]
+) -> None:
     producer = cluster.producer(
         {
             "transactional.id": transactional_id(settings.name),
@@ -75,10 +79,12 @@ def _reset(cluster: KafkaCluster, settings: CaptureSettings, keys: list[bytes]) 
             source.remove()
         finally:
             source.close()
-        if keys:
+        if keys or of_cuts:
             producer.begin_transaction()
             for key in keys:
                 producer.produce(positions.TOPIC, key=key, value=None)
+            for key in of_cuts:
+                producer.produce(cuts.TOPIC, key=key, value=None)
             producer.commit_transaction(_TIMEOUT_S)
     except KafkaException as error:
         raise refused(error, f"cannot reset {settings.name}") from error

@@ -28,12 +28,14 @@ from headwater.errors import (
     ConfigError,
     Fenced,
     HeadwaterError,
+    KeyStoreError,
     PositionLost,
     SourceRefused,
     SourceUnreachable,
     UsageError,
 )
 from headwater.inspect.captures import connected, named
+from headwater.inspect.subjects import personal_topics
 from headwater.terminal.output import say, styled
 from headwater.terminal.stop_signals import stop_on_signals
 
@@ -45,7 +47,8 @@ _SWITCH_S: Final = 0.001  # between threads: the sender shall not wait for a bus
 _STOP_S: Final = 9.0  # what has not ended by then (a database that hangs) is left as it is
 _AWAY: Final = (SourceUnreachable, BrokerUnreachable)
 _FINAL: Final = (
-    AuthenticationFailed, ConfigError, Fenced, PositionLost, SourceRefused, UsageError
+    AuthenticationFailed, ConfigError, Fenced, KeyStoreError, PositionLost, SourceRefused,
+    UsageError,
 )  # fmt: skip
 
 
@@ -86,7 +89,9 @@ def run_until_stopped(
         began_s, records = time.monotonic(), state.changes
         try:
             connected(loaded)
-            runner.run(settings, loaded.bootstrap(), loaded.client, state, stop)
+            bootstrap, login = loaded.bootstrap(), loaded.client
+            personal = personal_topics(loaded)
+            runner.run(settings, bootstrap, login, state, stop, loaded.schemas, personal)
             return
         except HeadwaterError as error:
             if stop.is_set() and isinstance(error, _AWAY):

@@ -23,11 +23,23 @@ def _configure_restore(parser: Parser) -> None:
 
 def _backup(args: argparse.Namespace) -> int:
     from headwater.backup.taking import take
+    from headwater.erasure.reach import record_backup
 
     data_dir, state_dir = _places(args)
     notes = _ProgressNotes(quiet=args.json)
-    made = take(data_dir, state_dir, Path(args.directory), notes)
+    keys = config.load(path=args.config).key_places()
+    left_out = (Path(keys.key_store), Path(keys.key_file))
+    made = take(data_dir, state_dir, Path(args.directory), notes, left_out)
+    record_backup(data_dir, Path(args.directory))
+    has_keys = Path(keys.key_store).exists()
+    if has_keys:
+        made = {**made, "left_out": [keys.key_store]}
     _show(f"{data_dir} is in {args.directory}", made, as_json=args.json)
+    if has_keys and not args.json:
+        note(
+            f"the key store {keys.key_store} is not in it: back it up apart. Without it personal"
+            " fields cannot be read, and in one backup with the log an erasure would not reach them"
+        )
     if not args.json:
         command = styled(f"headwater restore {args.directory}", "bold")
         say(f"  {command}   makes a new data directory of it")

@@ -1,12 +1,10 @@
 """`headwater console`: the web console, in the foreground until SIGINT or SIGTERM."""
 
 import argparse
-import os
-import sys
 
 from headwater import config
 from headwater.cli.parser import Command, Parser, common_options
-from headwater.terminal.output import print_json, say, styled
+from headwater.terminal.output import ready_reporter
 
 
 def _configure(parser: Parser) -> None:
@@ -28,16 +26,7 @@ def _run(args: argparse.Namespace) -> int:
 
     logs.set_up(settings.broker.log_format, settings.broker.log_level)
 
-    def ready(url: str) -> None:
-        if args.json:
-            print_json({"url": url, "listen": url.partition("://")[2], "pid": os.getpid()})
-            return
-        say(
-            f"the console is at {styled(url, 'bold')}, for the broker at {settings.bootstrap()}"
-            + ("\nCtrl-C stops it" if sys.stdout.isatty() else "")
-        )
-        sys.stdout.flush()
-
+    ready = ready_reporter("console", settings.bootstrap(), as_json=args.json)
     server.run(settings, ready)
     return 0
 

@@ -12,12 +12,12 @@ import select
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headwater.cli import record_format
-from headwater.cli.arguments import cluster_of
+from headwater.cli.arguments import cluster_of, load_config
 from headwater.cli.parser import Command, Parser, client_options, whole_number
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster, Partition, all_partitions, refused
@@ -26,6 +26,10 @@ from headwater.inspect.record_json import dump_record
 from headwater.printable import printable_json
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import coloured, note
+
+if TYPE_CHECKING:  # most commands decode nothing
+    from headwater.cli.decoded_records import RecordDecoder, RecordDecryptor
+    from headwater.schema_lookup.lookup import SchemaLookup
 
 _BATCH: Final = 10_000
 _POLL_S: Final = 0.1
@@ -69,6 +73,18 @@ def _configure(parser: Parser) -> None:
         " raw leaves control characters to the terminal",
     )
     parser.add_argument(
+        "--decode",
+        action=argparse.BooleanOptionalAction,
+        help="show keys and values that begin with the id of a schema (Avro, JSON, Protobuf) as"
+        " JSON, by [schemas] (default: on a terminal, without -f and --json)",
+    )
+    parser.add_argument(
+        "--decrypt",
+        action="store_true",
+        help='show personal fields ([subject.NAME]) in plain text, and "(erased)" for those whose'
+        " subject was erased",
+    )
+    parser.add_argument(
         "--isolation",
         choices=("read_committed", "read_uncommitted"),
         metavar="LEVEL",
@@ -79,7 +95,8 @@ def _configure(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    render = _renderer(args)
+    decoder = _decoder(args)
+    render = _renderer(args, decoder)
     wanted = parse_range(args.offset) if args.offset is not None else None
     if args.group == "":
         raise UsageError("the name of the group is empty", hint="without -g there is no group")
@@ -94,7 +111,28 @@ def _run(args: argparse.Namespace) -> int:
         _consume_as_member(cluster, args, wanted, output)
     else:
         _consume_partitions(cluster, args, wanted, output)
+    if decoder is not None:
+        decoder.close()
     return 0
+
+
+def _decoder(args: argparse.Namespace) -> "RecordDecoder | None":
+    is_for_people = sys.stdout.isatty() and not args.json and args.format is None
+    if not (is_for_people if args.decode is None else args.decode):
+        return None
+
+    from headwater.cli.decoded_records import RecordDecoder
+
+    def make() -> "SchemaLookup":
+        from headwater.schema_lookup.lookup import SchemaLookup
+        from headwater.schema_lookup.sources import schema_source
+
+        settings = load_config(args)
+        source = schema_source(settings.schemas, settings.bootstrap(), settings.client)
+        return SchemaLookup(source)
+
+    # Bytes that happen to begin with 0 are no mistake, unless decoding was asked for.
+    return RecordDecoder(make, note if args.decode else lambda _: None)
 
 
 class _Output:
@@ -132,10 +170,13 @@ def _reader_gone() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes | bytearray]:
+def _renderer(
+    args: argparse.Namespace, decoder: "RecordDecoder | None"
+) -> Callable[[Batch], bytes | bytearray]:
     if args.json and args.format is not None:
         raise UsageError("--json and -f exclude each other")
     terminal = sys.stdout.isatty()
+    decryptor = _decryptor(args)
     one: record_format.Formatter
     if args.json:
         one = _dump_printable if terminal else dump_record
@@ -146,7 +187,7 @@ def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes | bytearray]:
         one = record_format.terminal_formatter(
             args.binary, with_topic=several, colour=coloured(sys.stdout)
         )
-    elif args.binary in (None, "raw"):
+    elif args.binary in (None, "raw") and decoder is None and decryptor is None:
         return record_format.value_lines
     else:
         one = record_format.formatter("%v\\n", args.binary)
@@ -155,10 +196,25 @@ def _renderer(args: argparse.Namespace) -> Callable[[Batch], bytes | bytearray]:
         # Not a join: orjson's results hold 1 KiB each until they are freed, here one at a time.
         lines = bytearray()
         for message in batch:
-            lines += one(message)
+            if decoder is not None:
+                message = decoder(message)  # noqa: PLW2901 (the same record)
+            lines += one(message if decryptor is None else decryptor(message))
         return lines
 
     return render
+
+
+def _decryptor(args: argparse.Namespace) -> "RecordDecryptor | None":
+    if not args.decrypt:
+        return None
+
+    from headwater.cli.decoded_records import RecordDecryptor
+    from headwater.subjects.access import keyring_of
+    from headwater.subjects.personal import marked_topics
+
+    loaded = load_config(args)
+    keyring = keyring_of(loaded.key_places(), create=False)
+    return RecordDecryptor(keyring, marked_topics(loaded.subject_kinds), note)
 
 
 def _dump_printable(message: Any) -> bytes:

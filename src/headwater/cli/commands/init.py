@@ -1,4 +1,4 @@
-"""`headwater init DIR`: a small project that runs as it is, and whose files explain themselves."""
+"""`headwater init DIR [--sql]`: a small project that runs as it is, and explains itself."""
 
 import argparse
 import shlex
@@ -14,7 +14,9 @@ from headwater.cli.parser import Command, Parser, output_options
 from headwater.errors import HeadwaterError, UsageError
 from headwater.terminal.output import path_to_type, print_json, say, styled
 
-_TEMPLATE: Final = Path(headwater.__file__).parent / "project_template"
+_PACKAGE: Final = Path(headwater.__file__).parent
+_TEMPLATE: Final = _PACKAGE / "project_template"
+_SQL_TEMPLATE: Final = _PACKAGE / "sql_project_template"
 _RENAMED: Final = {"gitignore": ".gitignore"}  # else it would count for our own repository
 _DATABASE: Final = "shop.db"
 
@@ -23,13 +25,16 @@ def _configure(parser: Parser) -> None:
     parser.add_argument(
         "directory", metavar="DIR", help="directory of the project; created if it does not exist"
     )
+    parser.add_argument(
+        "--sql", action="store_true", help="with SQL views instead of a pipeline in Python"
+    )
     output_options(parser)
 
 
 def _run(args: argparse.Namespace) -> int:
     directory = Path(args.directory)
     try:
-        files = _written(directory)
+        files = _written(directory, _SQL_TEMPLATE if args.sql else _TEMPLATE)
     except OSError as error:
         raise HeadwaterError(
             "the project cannot be written",
@@ -47,23 +52,23 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _written(directory: Path) -> list[str]:
+def _written(directory: Path, template: Path) -> list[str]:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(
             f"{directory} is there already, and not empty", hint="name a directory that is new"
         )
     directory.mkdir(parents=True, exist_ok=True)
     files = []
-    for source in sorted(_TEMPLATE.rglob("*")):
+    sources = {source.relative_to(template): source for source in sorted(template.rglob("*"))}
+    for path, source in {**{Path(name): _TEMPLATE / name for name in _RENAMED}, **sources}.items():
         if not source.is_file() or source.suffix == ".pyc":
             continue
-        path = source.relative_to(_TEMPLATE)
-        path = path.with_name(_RENAMED.get(path.name, path.name))
+        path = path.with_name(_RENAMED.get(path.name, path.name))  # noqa: PLW2901
         (directory / path).parent.mkdir(exist_ok=True)
         shutil.copyfile(source, directory / path)
         files.append(str(path))
     with closing(sqlite3.connect(directory / _DATABASE)) as connection:
-        connection.executescript((_TEMPLATE / "schema.sql").read_text(encoding="utf-8"))
+        connection.executescript((template / "schema.sql").read_text(encoding="utf-8"))
     return [*files, _DATABASE]
 
 
@@ -72,6 +77,6 @@ COMMANDS = {
         "write a small project that runs as it is",
         _configure,
         _run,
-        "  headwater init shop\n  cd shop && headwater up",
+        "  headwater init shop\n  cd shop && headwater up\n  headwater init shop --sql",
     )
 }

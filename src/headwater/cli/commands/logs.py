@@ -29,7 +29,7 @@ def _configure(parser: Parser) -> None:
         "child",
         metavar="CHILD",
         nargs="?",
-        help='broker, console, pipelines, "capture NAME", "pipeline NAME", up (all)',
+        help='broker, console, gateway, pipelines, "capture NAME", "pipeline NAME", up (all)',
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
     parser.add_argument(
@@ -139,6 +139,9 @@ def _text(event: dict[str, Any]) -> str:
         case "child":
             parts = (event["state"], event.get("address"), event.get("reason"), event.get("hint"))
             return ", ".join(str(part) for part in parts if part)
+        case "error":
+            lines = [event["error"], event.get("detail"), event.get("hint")]
+            return "error: " + "\n".join(str(line) for line in lines if line)
         case "ready":
             return "everything is ready"
         case "stopping":

@@ -1,4 +1,4 @@
-"""`headwater pipeline list | status | run | rebuild | promote`: pipelines and their stores.
+"""`headwater pipeline list | status | check | run | …`: pipelines and their stores.
 
 list and status start no Spark: stores report their own positions.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
-from headwater.cli.pipelines import rebuild, run
+from headwater.cli.pipelines import check, diff, rebuild, run
 from headwater.inspect.captures import connected
 from headwater.inspect.pipelines import (
     NEW,
@@ -35,6 +35,15 @@ from headwater.terminal.output import (
 _STYLES = {RUNNING: "green", NEW: "dim"}
 _MISSED = ("late", "future", "without_time")
 _JOINED = {"waiting": "waiting for the table", "unmatched": "without a row", "too_old": "too old"}
+_SEARCHED = {
+    "queries": "stored",
+    "refused_queries": "refused",
+    "unindexed_queries": "decided for every document",
+    "candidates": "candidates",
+    "matches": "matches",
+    "above_limit": "above their limit",
+    "limited_waiting": "matches waiting for their turn",
+}
 _SLOW_S = 10  # a smaller gap is not worth a line
 _NONE = "no pipelines yet; a section [pipeline.NAME] in headwater.toml makes one"
 
@@ -157,13 +166,14 @@ def _show_operator(name: str, reported: Mapping[str, Any]) -> None:
     if shown:
         judged = f"of {plural(reported['events'], 'row')}  " if "events" in reported else ""
         say(f"      {judged}{shown}")
-    shown = ", ".join(
-        f"{count(reported[metric])} {what}"
-        for metric, what in _JOINED.items()
-        if reported.get(metric)
-    )
-    if shown:
-        say(f"      events  {shown}")
+    for subject, metrics in (("events", _JOINED), ("queries", _SEARCHED)):
+        shown = ", ".join(
+            f"{count(reported[metric])} {what}"
+            for metric, what in metrics.items()
+            if reported.get(metric)
+        )
+        if shown:
+            say(f"      {subject}  {shown}")
     if reported.get("not_events"):
         say(
             f"      {plural(reported['not_events'], 'row')} skipped: changes and deletes, no events"
@@ -191,7 +201,9 @@ COMMANDS = {
         _status,
         "  headwater pipeline status\n  headwater pipeline status revenue --json",
     ),
+    "check": check.COMMAND,
     "run": run.COMMAND,
+    "diff": diff.COMMAND,
     "rebuild": rebuild.REBUILD,
     "promote": rebuild.PROMOTE,
 }

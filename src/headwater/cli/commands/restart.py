@@ -24,7 +24,7 @@ def _configure(parser: Parser) -> None:
         "child",
         metavar="CHILD",
         nargs="?",
-        help='broker, console, pipelines, "capture NAME", "pipeline NAME" (all of it)',
+        help='broker, console, gateway, pipelines, "capture NAME", "pipeline NAME" (all of it)',
     )
     parser.add_argument(
         "--timeout", metavar="DURATION", type=duration_s, default=READY_S,

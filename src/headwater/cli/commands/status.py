@@ -29,6 +29,8 @@ from headwater.cli.status_sections import (
 from headwater.client import broker_request, login
 from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster, Partition, address_of, all_partitions
+from headwater.supervisor.log_file import last_error
+from headwater.supervisor.plan import data_dir_of
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import (
     count,
@@ -105,7 +107,9 @@ def _once(args: argparse.Namespace, *, begin: str = "") -> int:
         state = _state(args, loaded, up)
     except BrokerUnreachable as error:
         if up is None:
-            raise NotReady(error.what, detail=error.detail, hint=error.hint) from error
+            failed = last_error(data_dir_of(loaded)) if args.bootstrap is None else None
+            hint = f"the last `headwater up -d` has failed: {failed}" if failed else error.hint
+            raise NotReady(error.what, detail=error.detail, hint=hint) from error
         state = {"ready": False, "up": up, "broker_error": str(error)}
     sys.stdout.write(begin)
     if args.json:

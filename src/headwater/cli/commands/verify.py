@@ -1,6 +1,7 @@
 """`headwater verify [NAME …]`: compares stores with what is derived from the log.
 
-Captured topics are compared with their tables. All in one Spark.
+Captured topics are compared with their tables. All in one Spark. With --erased or --receipt it is
+about the erasure of a subject instead (cli/erasure.py), without Spark.
 """
 
 import argparse
@@ -27,10 +28,30 @@ def _configure(parser: Parser) -> None:
         nargs="*",
         help="pipelines, pipeline/sink/table, topics of captured tables (all pipelines)",
     )
+    parser.add_argument(
+        "--erased",
+        metavar="KIND:ID",
+        help="prove that nothing readable is left of a subject that was erased",
+    )
+    parser.add_argument(
+        "--text",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="with --erased: also search the files of the data directory for this text, such as"
+        " the person's name; may be repeated",
+    )
+    parser.add_argument(
+        "--receipt", metavar="FILE", help="check the signature of a receipt of `headwater erase`"
+    )
     broker_options(parser)
 
 
 def _verify(args: argparse.Namespace) -> int:
+    if args.erased or args.receipt:
+        return _verify_erasure(args)
+    if args.text:
+        raise UsageError("--text needs --erased")
     loaded = load_config(args)
     names = args.names or list(loaded.pipelines)
     captured = [name for name in names if _is_captured(loaded, name)]
@@ -62,6 +83,15 @@ def _verify(args: argparse.Namespace) -> int:
         spark = spark_of(loaded, "headwater verify")
         verdicts.append((topic, verify_captured_topic(loaded, spark, topic)))
     return _report(args, verdicts)
+
+
+def _verify_erasure(args: argparse.Namespace) -> int:
+    from headwater.cli.erasure import check_receipt, verify_erased_subject
+
+    if args.names:
+        raise UsageError("--erased and --receipt take no names of pipelines")
+    code = check_receipt(args) if args.receipt else 0
+    return verify_erased_subject(args) if args.erased and not code else code
 
 
 def _is_captured(loaded: config.Config, name: str) -> bool:
@@ -156,6 +186,8 @@ COMMANDS = {
         _configure,
         _verify,
         "  headwater verify\n  headwater verify revenue\n"
-        "  headwater verify revenue/warehouse/revenue --json",
+        "  headwater verify revenue/warehouse/revenue --json\n"
+        "  headwater verify --erased customer:42 --text 'Ann Smith'\n"
+        "  headwater verify --receipt receipt.json",
     )
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from headwater import config
-from headwater.cli.commands.doctor import Finding
+from headwater.cli.checks import Finding
 from headwater.errors import HeadwaterError
 from headwater.pipelines.pipeline import load
 from headwater.pipelines.running import status

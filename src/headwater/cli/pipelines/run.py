@@ -12,7 +12,7 @@ from headwater import config, extras
 from headwater.broker.monitoring.logs import JsonFormatter, TextFormatter
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser
-from headwater.errors import UsageError
+from headwater.errors import PipelineError, UsageError
 from headwater.inspect.captures import connected
 from headwater.inspect.pipelines import load_pipelines, spark_of, wanted
 from headwater.pipelines.running import status
@@ -27,6 +27,11 @@ STOP_S: Final = 20.0  # what has not ended by then is left as it is
 
 def _configure(parser: Parser) -> None:
     parser.add_argument("names", metavar="NAME", nargs="*", help="pipelines (all)")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="end when the stores have all records that the log has at the start",
+    )
     broker_options(parser, json_help="write one JSON object at the start, and the log as JSON")
 
 
@@ -39,10 +44,13 @@ def _run(args: argparse.Namespace) -> int:
             hint="a section [pipeline.NAME] in headwater.toml makes a pipeline",
         )
     connected(loaded)
+    if args.once:
+        _refuse_running(loaded, names)
     _log_to_stderr(loaded.broker.log_level, as_json=args.json)
     if args.verbose:
         logging.getLogger("headwater.pipelines").setLevel(logging.DEBUG)
     extras.require("headwater pipeline run", "pipelines")
+    from headwater.pipelines.running.once import run_once
     from headwater.pipelines.running.runner import Runner
 
     began_s = time.monotonic()
@@ -54,10 +62,18 @@ def _run(args: argparse.Namespace) -> int:
     else:
         took_s = time.monotonic() - began_s
         say(f"Spark is ready after {took_s:.0f} s; {plural(len(names), 'pipeline')} on it")
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and not args.once:
             name = styled(f"headwater pipeline status {names[0]}", "bold")
             say(f"\nlook, in another terminal:\n  {name}\n\nCtrl-C stops it\n")
     sys.stdout.flush()
+    if args.once:
+        try:
+            run_once(runner)
+        finally:
+            pipelines[0].spark.stop()
+        if not args.json:
+            say("the stores have the records that the log had at the start")
+        return 0
     try:
         runner.run()
         pipelines[0].spark.stop()
@@ -69,6 +85,15 @@ def _run(args: argparse.Namespace) -> int:
     if not args.json:
         say("stopped; the next run continues from here")
     return 0
+
+
+def _refuse_running(loaded: config.Config, names: list[str]) -> None:
+    for name in names:
+        if status.read(loaded.state_dir(), name).is_running:
+            raise PipelineError(
+                f"{name} is run by another process",
+                hint=f"`headwater wait {name}` returns when its stores have everything",
+            )
 
 
 def _started(loaded: config.Config, names: list[str], *, quiet: bool) -> "SparkSession":
@@ -94,5 +119,6 @@ COMMAND = Command(
     "run pipelines in the foreground",
     _configure,
     _run,
-    "  headwater pipeline run\n  headwater pipeline run revenue",
+    "  headwater pipeline run\n  headwater pipeline run revenue\n"
+    "  headwater pipeline run revenue --once",
 )

@@ -6,6 +6,7 @@ from typing import Any
 from headwater.terminal.output import count
 
 SOURCE, TOPIC, PIPELINE, STORE, GROUP = "source", "topic", "pipeline", "store", "group"
+STEP = "step"  # of a view's plan
 WELL, BEHIND, BROKEN, IDLE = "well", "behind", "broken", "idle"
 
 

@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.console.flow.graph import GROUP, PIPELINE, SOURCE, STORE, TOPIC, Edge, Graph, Node
+from headwater.console.flow.graph import (
+    GROUP,
+    PIPELINE,
+    SOURCE,
+    STEP,
+    STORE,
+    TOPIC,
+    Edge,
+    Graph,
+    Node,
+)
 
 WIDTH: Final = 196  # of a node
 HEIGHT: Final = 58
@@ -19,7 +29,7 @@ _GAP_Y: Final = 18
 _WAY: Final = 10  # height that an edge takes in a column that it passes
 _MARGIN: Final = 8
 _SWEEPS: Final = 6
-_FIRST: Final = {SOURCE: 0, TOPIC: 1, PIPELINE: 2, STORE: 3, GROUP: 2}
+_FIRST: Final = {SOURCE: 0, TOPIC: 1, PIPELINE: 2, STORE: 3, GROUP: 2, STEP: 2}
 
 _Slot = tuple[str, ...]  # (node,), or (source, target) of an edge that passes by
 

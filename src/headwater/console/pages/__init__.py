@@ -5,7 +5,9 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from headwater.console.pages import (
+    alerts,
     captures,
+    events,
     flow,
     groups,
     jobs,
@@ -17,10 +19,23 @@ from headwater.console.pages import (
     tail,
     topic_changes,
     topics,
+    webhooks,
 )
 
 # In the order of the navigation; "/" opens the first.
-_MAIN_PAGES: Final = (flow, topics, groups, queues, captures, pipelines, stores, jobs)
+_MAIN_PAGES: Final = (
+    flow,
+    topics,
+    groups,
+    queues,
+    captures,
+    pipelines,
+    stores,
+    events,
+    webhooks,
+    alerts,
+    jobs,
+)
 _SUBPAGES: Final = (records, search, tail, topic_changes)  # linked from the main ones
 
 NAVIGATION: Final = tuple(module.NAVIGATION_ENTRY for module in _MAIN_PAGES)

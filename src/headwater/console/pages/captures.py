@@ -24,7 +24,7 @@ _CHANGES_AGE_S: Final = 10.0
 async def _captures(request: Request) -> Response:
     state = await overview_of(request).project()
     captures = [_capture_json(capture) for capture in state.captures]
-    return shown(request, "captures.html", {"captures": captures})
+    return shown(request, "captures.html", {"captures": captures}, missing=state.missing)
 
 
 async def _capture(request: Request) -> Response:

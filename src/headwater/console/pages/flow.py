@@ -33,25 +33,26 @@ async def _flow(request: Request) -> Response:
         "flow.html",
         data,
         graph=graph,
+        missing=(await overview.project()).missing,
         picture=layout(graph),
         targets=targets,
         box=(WIDTH, HEIGHT),
         health=_STATUS,
         words=_WORDS,
-        cut=_cut,
-        cut_note=lambda text: _cut(text, _NOTE_CHARACTERS),
-        thickness=_thickness,
+        cut=cut,
+        cut_note=lambda text: cut(text, _NOTE_CHARACTERS),
+        thickness=thickness,
     )
 
 
-def _cut(text: str, most: int = _CHARACTERS) -> str:
+def cut(text: str, most: int = _CHARACTERS) -> str:
     """The end of a name says more than its middle: orders of shop.public.orders."""
     if len(text) <= most:
         return text
     return "…" + text[-(most - 1) :] if "." in text else text[: most - 1] + "…"
 
 
-def _thickness(per_s: float | None) -> float:
+def thickness(per_s: float | None) -> float:
     """Of an edge: ten times as much is one step more."""
     if not per_s:
         return 1.0

@@ -1,5 +1,6 @@
 """/pipelines: all pipelines; /pipelines/NAME/: rates, batches, state, plan, rebuild and promote."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -8,7 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.console.flow.flow import BEHIND_S
+from headwater.console.flow.layout import HEIGHT, WIDTH, Layout, layout
+from headwater.console.flow.view_plan import labels_of, plan_graph, step_of
 from headwater.console.pages import jobs
+from headwater.console.pages.flow import cut, thickness
 from headwater.console.project.overview import Overview, no_such, overview_of
 from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.rendering import Question, ask, both, confirmed, shown
@@ -28,6 +32,7 @@ async def _pipelines(request: Request) -> Response:
         request,
         "pipelines.html",
         {"pipelines": [pipeline_json(overview, pipeline) for pipeline in state.pipelines]},
+        missing=state.missing,
     )
 
 
@@ -40,9 +45,21 @@ async def _pipeline(request: Request) -> Response:
         lambda: status.read_plans(overview.config.state_dir(), pipeline.name),
         max_age_s=_PLANS_AGE_S,
     )
+    view = await overview.access.read(
+        ("view", pipeline.name),
+        lambda: step_of(status.read_view(overview.config.state_dir(), pipeline.name)),
+        max_age_s=_PLANS_AGE_S,
+    )
+    pictures: dict[str, tuple[Layout, dict[str, tuple[str, str]]]] = {}
     for write in data["writes"]:
         name = f"{pipeline.name}/{write['write']}"
         write["plan"] = plans.get(write["write"])
+        if view is not None:
+            steps = view.with_state(write["operators"])
+            steps = steps.with_rates(*overview.writes.operator_rows(name))
+            write["view"] = steps.as_json()
+            store = _store_address(pipeline.name, write["sink"], write["table"])
+            pictures[write["write"]] = layout(plan_graph(steps, store)), labels_of(steps)
         write["over_time"] = {
             "batch": overview.writes.chart(
                 name, ("batch, ms", "batch_ms"), ("in the store, ms", "store_ms")
@@ -53,7 +70,19 @@ async def _pipeline(request: Request) -> Response:
         }
     address = address_of(pipeline.name)
     recent = await jobs.about(request, address)
-    return shown(request, "pipeline.html", data, address=address, recent=recent[:5])
+    return shown(
+        request,
+        "pipeline.html",
+        data,
+        address=address,
+        recent=recent[:5],
+        pictures=pictures,
+        box=(WIDTH, HEIGHT),
+        cut=cut,
+        cut_end=_cut_end,
+        thickness=thickness,
+        numbered=_numbered,
+    )
 
 
 async def _rebuild(request: Request) -> Response:
@@ -200,6 +229,20 @@ def _waits_for(pipeline: PipelineState, write: WriteState) -> str | None:
     if write.reported.get("state") == "failed":
         return "the next attempt"
     return None if write.lag else "new records"
+
+
+def _cut_end(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _numbered(step: Mapping[str, Any], depth: int = 0) -> list[tuple[int, Mapping[str, Any]]]:
+    """The steps of a plan in pre-order, with their depth."""
+    below = [one for inner in step["inputs"] for one in _numbered(inner, depth + 1)]
+    return [(depth, step), *below]
+
+
+def _store_address(pipeline: str, sink: str, table: str) -> str:
+    return "/stores/" + "".join(f"{quote(part, safe='')}/" for part in (pipeline, sink, table))
 
 
 def address_of(name: str) -> str:

@@ -12,20 +12,24 @@ from starlette.routing import Route
 
 from headwater.client.reading.fetching import Fetcher
 from headwater.console.pages.topics import command_for, existing
-from headwater.console.topics import decoding, records
-from headwater.console.topics.decoding import Shown
+from headwater.console.topics import records
 from headwater.console.topics.records import Record, Screen
 from headwater.console.topics.topic_list import Topic
 from headwater.console.web.access import Access
-from headwater.console.web.live import Stream
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.paging import whole
 from headwater.console.web.rendering import both, render, shown
 from headwater.errors import UsageError
+from headwater.inspect.decoding import forms as decoding
+from headwater.inspect.decoding.forms import Shown
 from headwater.inspect.positions import parse_position
 from headwater.inspect.record_json import text as json_text
+from headwater.protocol.erased_records import is_erased
 from headwater.protocol.records import NO_TIMESTAMP
 from headwater.protocol.records import Record as LogRecord
+from headwater.schema_lookup.lookup import SchemaLookup
+from headwater.schema_lookup.sources import schema_source
+from headwater.web.live import Stream
 
 STARTING_POINTS: Final = ("newest", "oldest", "offset", "time")
 _ROWS: Final = (25, 50, 100, 200)
@@ -158,20 +162,39 @@ def size_bytes(record: Record) -> int:
 def rows_of(request: Request, topic: str, found: Iterable[Record]) -> list[dict[str, Any]]:
     """The lines of a list. For a thread: untrusted bytes may take long to decode."""
     schema = request.app.state.console.config.console.avro_schemas.get(topic)
-    return [_row(topic, record, schema) for record in found]
+    lookup = _lookup(request)
+    return [_row(topic, record, schema, lookup) for record in found]
 
 
-def _row(topic: str, record: Record, schema: str | None) -> dict[str, Any]:
+def _lookup(request: Request) -> SchemaLookup:
+    """Of schemas, with the login of the user."""
+    console = request.app.state.console
+    access: Access = console.access(request)
+    return access.part(
+        SchemaLookup,
+        lambda: SchemaLookup(schema_source(console.config.schemas, access.bootstrap, access.login)),
+    )
+
+
+def _row(topic: str, record: Record, schema: str | None, lookup: SchemaLookup) -> dict[str, Any]:
     return {
         "url": f"/topics/{topic}/records/{record.partition}/{record.offset}/",
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": None if record.key.data is None else decoding.preview(record.key),
-        "value": None if record.value.data is None else decoding.preview(record.value, schema),
+        "key": None if record.key.data is None else decoding.preview(record.key, None, lookup),
+        "value": None
+        if record.value.data is None
+        else decoding.preview(record.value, schema, lookup),
+        "is_erased": _is_erased(record),
         "headers": len(record.headers),
         "size_bytes": size_bytes(record),
     }
+
+
+def _is_erased(record: Record) -> bool:
+    headers = [(name, part.data) for name, part in record.headers]
+    return is_erased(record.key.data, record.value.data, headers)
 
 
 async def _record(request: Request) -> Response:
@@ -181,11 +204,12 @@ async def _record(request: Request) -> Response:
     form = request.query_params.get("as", "auto")
     form = form if form in decoding.FORMS else "auto"
     schema = request.app.state.console.config.console.avro_schemas.get(topic.name)
+    lookup = _lookup(request)
 
     def decoded() -> tuple[Shown, Shown, list[tuple[str, Shown]]]:
         return (
-            decoding.shown(record.value, form, avro_schema=schema),
-            decoding.shown(record.key),
+            decoding.shown(record.value, form, avro_schema=schema, lookup=lookup),
+            decoding.shown(record.key, lookup=lookup),
             [(name, decoding.shown(part)) for name, part in record.headers],
         )
 
@@ -200,6 +224,7 @@ async def _record(request: Request) -> Response:
         "value_shown": value,
         "key_shown": key,
         "headers_shown": headers,
+        "is_erased": _is_erased(record),
         "form": form,
         "forms": decoding.FORMS,
         "bounds": topic.partitions[record.partition],

@@ -30,7 +30,9 @@ async def _stores(request: Request) -> Response:
         for write in pipeline.writes
     ]
     recent = await jobs.about(request, NAVIGATION_ENTRY.path)
-    return shown(request, "stores.html", {"stores": stores}, recent=recent[:3])
+    return shown(
+        request, "stores.html", {"stores": stores}, recent=recent[:3], missing=state.missing
+    )
 
 
 async def _verify_all(request: Request) -> Response:

@@ -13,10 +13,10 @@ from headwater.console.pages.records import chosen_partitions, rows_of
 from headwater.console.pages.topics import command_for, existing
 from headwater.console.topics.records import parse_positions, positions_text
 from headwater.console.topics.tail import News, Tail
-from headwater.console.web import live
 from headwater.console.web.access import Access
 from headwater.console.web.rendering import both, render, shown
 from headwater.errors import HeadwaterError
+from headwater.web import live
 
 _PAUSE_S: Final = 0.4
 _HEARTBEAT_S: Final = 10.0

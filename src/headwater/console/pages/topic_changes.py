@@ -9,13 +9,15 @@ from starlette.routing import Route
 from headwater.client import login as client_login
 from headwater.client.topics import NewTopic, delete_topic, ensure_topics
 from headwater.console.pages.topics import command_for, existing
-from headwater.console.web.access import PATIENCE_S, Access, require_listener
+from headwater.console.web.access import Access
 from headwater.console.web.paging import whole
 from headwater.console.web.rendering import Question, ask, both, confirmed, seen, shown
 from headwater.errors import BrokerUnreachable, RequestRefused, UsageError
 from headwater.inspect.record_json import Record, parse_record
 from headwater.inspect.topic_configs import configs_of
 from headwater.terminal.output import plural
+from headwater.web.listener import require_listener
+from headwater.web.login_access import PATIENCE_S
 
 _MOST_PARTITIONS: Final = 10_000
 _SENT_WITHIN_S: Final = 20.0

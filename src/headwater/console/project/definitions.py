@@ -17,6 +17,7 @@ from headwater.client.cluster import Cluster
 from headwater.client.offsets import COMMITTED, LATEST, list_offsets
 from headwater.client.reading.compacted import CommittedLatest
 from headwater.config import Config
+from headwater.errors import MissingExtra
 from headwater.inspect.captures import CaptureState, capture_states
 from headwater.inspect.pipelines import (
     PipelineState,
@@ -24,6 +25,8 @@ from headwater.inspect.pipelines import (
     pipeline_state,
     read_store,
     reported_writes,
+    require_extra,
+    state_without_extra,
     write_state,
 )
 from headwater.pipelines.running import status
@@ -42,6 +45,7 @@ class ProjectState:
     at: float  # of time.time()
     captures: list[CaptureState]
     pipelines: list[PipelineState]
+    missing: MissingExtra | None = None  # why of pipelines only the reported status is shown
 
     def capture(self, name: str) -> CaptureState | None:
         return next((capture for capture in self.captures if capture.name == name), None)
@@ -74,6 +78,15 @@ class Project:
         )
         state_dir = loaded.state_dir()
         statuses = {name: status.read(state_dir, name) for name in loaded.pipelines}
+        try:
+            if statuses:
+                require_extra()
+        except MissingExtra as missing:
+            pipelines = [
+                state_without_extra(settings, statuses[name], missing)
+                for name, settings in loaded.pipelines.items()
+            ]
+            return ProjectState(time.time(), captures, pipelines, missing)
         writes = {name: reported_writes(reported) for name, reported in statuses.items()}
         ends = self._ends(
             {

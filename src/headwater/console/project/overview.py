@@ -17,13 +17,14 @@ from headwater.console.project.definitions import Project, ProjectState
 from headwater.console.project.group_lags import GroupLag, LagHistory, read_groups
 from headwater.console.project.write_history import WriteHistory
 from headwater.console.topics.topic_list import Reading
-from headwater.console.web.access import Access, require_listener
+from headwater.console.web.access import Access
 from headwater.console.web.not_found import NoSuchThing
 from headwater.errors import HeadwaterError
 from headwater.inspect.groups import committed, described, group_as_json, name_of
 from headwater.inspect.kafka_cluster import KafkaCluster
 from headwater.inspect.share_groups import ShareGroup, dead_letters, share_groups
 from headwater.spelling import nearest
+from headwater.web.listener import require_listener
 
 _FLOW_AGE_S: Final = 1.0
 _PROJECT_AGE_S: Final = 2.0

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.inspect.pipelines import PipelineState, WriteState
+from headwater.pipelines.views.plan_steps import IN, OUT
 
 _SAMPLES: Final = 360
 _WRITES: Final = 200
 _RATE_OVER_S: Final = 30.0
 _AT_LEAST_S: Final = 1.0  # between two samples
+_COUNTED: Final = 32  # samples of operators' rows: enough for the last half minute
+
+
+Counters = dict[str, dict[str, int]]  # by operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class WriteHistory:
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
+        self._rows: dict[str, deque[tuple[float, Counters]]] = {}
 
     def add(self, pipelines: Iterable[PipelineState], at: float) -> None:
         for pipeline in pipelines:
@@ -49,6 +55,8 @@ class WriteHistory:
                 samples = self._samples.setdefault(name, deque(maxlen=_SAMPLES))
                 if not samples or at - samples[-1].at >= _AT_LEAST_S:
                     samples.append(_sample(write, at, is_running=pipeline.is_running))
+                    rows = self._rows.setdefault(name, deque(maxlen=_COUNTED))
+                    rows.append((at, _counters(write) if pipeline.is_running else {}))
 
     def lag_s(self, name: str) -> float | None:
         """How long ago the log ended where the store is now; None if it cannot be determined.
@@ -82,6 +90,17 @@ class WriteHistory:
                     rates[name] = read / (last.at - first.at)
         return rates
 
+    def operator_rows(self, name: str) -> tuple[Counters, Counters, float]:
+        """What the operators of a write have counted half a minute ago (or since it is sampled),
+        what now, and how many seconds are in between; 0 if there is one sample.
+        """
+        samples = [one for one in self._rows.get(name, ()) if one[1]]
+        if not samples:
+            return {}, {}, 0.0
+        last_at, last = samples[-1]
+        first_at, first = next(one for one in samples if last_at - one[0] <= _RATE_OVER_S)
+        return first, last, last_at - first_at
+
     def chart(self, name: str, *series: tuple[str, str]) -> dict[str, Any]:
         """For uPlot: (label, attribute of a sample) each."""
         samples = self._samples.get(name, ())
@@ -92,6 +111,13 @@ class WriteHistory:
                 for label, attribute in series
             ],
         }
+
+
+def _counters(write: WriteState) -> Counters:
+    return {
+        name: {counter: int(metrics[counter]) for counter in (IN, OUT) if counter in metrics}
+        for name, metrics in write.operators.items()
+    }
 
 
 def _sample(write: WriteState, at: float, *, is_running: bool) -> Sample:

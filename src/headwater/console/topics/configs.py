@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from headwater.client.cluster import Cluster, error_name
+from headwater.client.cluster import Cluster
+from headwater.client.refusals import error_name
 from headwater.errors import RequestRefused
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.describe_configs import (

@@ -12,8 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
-from headwater.console.web.access import PATIENCE_S, Access, require_listener
+from headwater.console.web.access import Access
 from headwater.errors import DataLost
+from headwater.inspect.decoding.part import Part
+from headwater.web.listener import require_listener
+from headwater.web.login_access import PATIENCE_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,17 +32,6 @@ _ROWS_AT_ONCE: Final = 4096
 _HEADER_NAME_CHARACTERS: Final = 200
 
 Positions = Mapping[int, int]  # offset by partition
-
-
-class Part(NamedTuple):
-    """A key, value or header value: perhaps only its beginning."""
-
-    data: bytes | None
-    size_bytes: int
-
-    @property
-    def is_cut(self) -> bool:
-        return self.data is not None and len(self.data) < self.size_bytes
 
 
 class Record(NamedTuple):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.console.topics.records import (
     PREVIEW_BYTES,
-    Part,
     Positions,
     Record,
     bounds,
@@ -19,6 +18,7 @@ from headwater.console.topics.records import (
     read_range,
 )
 from headwater.console.web.access import Access
+from headwater.inspect.decoding.part import Part
 
 if TYPE_CHECKING:
     from headwater.client.reading.fetching import Fetcher

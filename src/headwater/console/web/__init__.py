@@ -1,1 +1,1 @@
-"""The web application: connections, sessions, security, rendering."""
+"""The web application: sessions, security, rendering."""

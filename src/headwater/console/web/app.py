@@ -16,17 +16,26 @@ from starlette.staticfiles import StaticFiles
 from headwater import prometheus_text
 from headwater.config import Config
 from headwater.console.pages import NAVIGATION, ROUTES
+from headwater.console.project.event_store import ConsoleEvents
 from headwater.console.project.jobs import Jobs, options_of
 from headwater.console.project.overview import Overview
 from headwater.console.topics.search import Searches
 from headwater.console.web import rendering, signing_in
 from headwater.console.web.access import Access
-from headwater.console.web.live import StreamLimit
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.security import Guard
-from headwater.console.web.sessions import Attempts, Sessions, SignedIn
-from headwater.errors import BrokerUnreachable, HeadwaterError, NotReady, RequestRefused
+from headwater.console.web.sessions import Sessions, SignedIn
+from headwater.errors import (
+    BrokerUnreachable,
+    EventStoreUnreachable,
+    HeadwaterError,
+    NotReady,
+    RequestRefused,
+)
 from headwater.settings import ClientSettings, split_address
+from headwater.web import logins
+from headwater.web.attempts import Attempts
+from headwater.web.live import StreamLimit
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -48,7 +57,7 @@ class Console:
         self.sessions = Sessions()
         self.attempts = Attempts()
         self.has_warned_of_proxy = False
-        self.needs_sign_in = signing_in.is_needed(config)
+        self.needs_sign_in = logins.is_needed(config)
         self.threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="console")
         self.searches = Searches()
         self.tails = StreamLimit(_TAILS, _TAILS_OF_USER, "live tails")
@@ -56,6 +65,7 @@ class Console:
         self.is_stopping = False  # ends streams without an end of their own
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))
+        self.events = ConsoleEvents(config)
         self._accesses: OrderedDict[str, Access] = OrderedDict()  # by user, the last used last
         self.listening_on(config.console.listen)
 
@@ -121,6 +131,7 @@ class Console:
         self.is_stopping = True
         self.jobs.kill()
         self.searches.close()
+        self.events.close()
         for access in self._accesses.values():
             access.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -233,7 +244,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def status_of(error: HeadwaterError) -> int:
-    if isinstance(error, BrokerUnreachable | NotReady):
+    if isinstance(error, BrokerUnreachable | NotReady | EventStoreUnreachable):
         return 503
     if isinstance(error, NoSuchThing):
         return 404

@@ -8,15 +8,15 @@
 4. Headers. Scripts and styles from here only, no frames, nothing stored by caches.
 """
 
-import ipaddress
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from headwater.settings import split_address
+from headwater.web.byte_budget import ByteBudget
+from headwater.web.hosts import host_is_ours, is_same_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -61,7 +61,7 @@ class Guard:
     def __init__(self, app: "ASGIApp", console: "Console") -> None:
         self._app = app
         self._console = console
-        self._buffered_bytes = 0  # of bodies that are not complete
+        self._budget = ByteBudget(_MAX_BUFFERED_BYTES)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -131,7 +131,7 @@ class Guard:
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise Refused(403, "a form of another site is not answered")
         origin = headers.get("origin")
-        if origin is not None and not _is_same_host(origin, headers.get("host", "")):
+        if origin is not None and not is_same_host(origin, headers.get("host", "")):
             raise Refused(403, "a form of another site is not answered")
         if headers.get("content-type", "").partition(";")[0].strip() != _FORM:
             raise Refused(415, f"a form is expected: {_FORM}")
@@ -160,31 +160,14 @@ class Guard:
         body = bytearray()
         try:
             async for chunk in request.stream():
-                body += chunk
-                self._buffered_bytes += len(chunk)
-                if len(body) > most_bytes:
+                if len(body) + len(chunk) > most_bytes:
                     raise Refused(413, f"a form has at most {most_bytes >> 10} KiB")
-                if self._buffered_bytes > _MAX_BUFFERED_BYTES:
+                if not self._budget.try_take(len(chunk)):
                     raise Refused(503, "too many forms are being sent; try again")
+                body += chunk
         finally:
-            self._buffered_bytes -= len(body)
+            self._budget.give(len(body))
         return body
-
-
-def host_is_ours(host: str, names: frozenset[str]) -> bool:
-    """Whether a Host header is an address, or one of these names, with a port or without."""
-    has_port = ":" in host.rpartition("]")[2]
-    try:
-        name, _ = split_address(host if has_port else f"{host}:80")
-    except ValueError:
-        return False
-    if name.lower().rstrip(".") in names or host.lower() in names:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _cookie(headers: Headers, name: str) -> str:
@@ -197,13 +180,6 @@ def _cookie(headers: Headers, name: str) -> str:
             if key.strip() == name:
                 return value.strip()
     return ""
-
-
-def _is_same_host(origin: str, host: str) -> bool:
-    try:
-        return urlsplit(origin).netloc == host
-    except ValueError:
-        return False  # brackets without an address
 
 
 def _with_headers(send: "Send", cookie: str | None, path: str) -> "Send":
