@@ -446,3 +446,16 @@ def test_a_request_that_is_none_is_refused(tmp_path, request_line):
         connection.shutdown(socket.SHUT_WR)
         with connection.makefile() as answers:
             assert "error" in json.loads(answers.readline())
+
+
+def test_the_address_of_state_in_an_object_store_is_left_out(tmp_path):
+    """A restored checkpoint would write beside the one that it was copied from."""
+    data, saved = tmp_path / "data", tmp_path / "saved"
+    checkpoint = data / "pipelines" / "sums" / "cache.sums" / "v1" / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").write_bytes(b"v1")
+    (checkpoint / "operators.json").write_bytes(b'{"address": "s3://bucket/sums"}')
+    (data / "catalog.jsonl").touch()
+    take(data, data / "pipelines", saved, lambda _: None)
+    names = {path.name for path in (saved / "pipelines").rglob("*") if path.is_file()}
+    assert names == {"0"}

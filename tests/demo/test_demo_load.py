@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -42,9 +43,7 @@ def directory():
 @pytest.fixture
 def postgres(directory):
     server = project.make(directory)
-    server.make()
-    server.start(lambda: False)
-    project.fill(server)
+    project.start(server, lambda: False)
     yield server
     server.stop()
 
@@ -90,14 +89,36 @@ def test_the_shop_is_there_and_only_with_its_password(directory, postgres):
     assert said == "warehouse\n"
 
 
+def test_a_server_that_answers_has_its_tables(directory):
+    """A capture that starts at the same time waits for it, and does not end with an error."""
+    server, as_configured = project.make(directory), project.make(directory)
+    answers, is_over = [], threading.Event()
+
+    def connect() -> None:
+        while not is_over.is_set():
+            try:
+                answers.append(ask(as_configured, "SELECT count(*) FROM orders"))
+            except (OSError, psycopg2.Error) as error:  # OSError: there is no password yet
+                answers.append(str(error))
+
+    client = threading.Thread(target=connect)
+    client.start()
+    try:
+        project.start(server, lambda: False)
+        wait_until(lambda: answers[-1:] == [[(FIRST_ORDERS,)]])
+    finally:
+        is_over.set()
+        client.join()
+        server.stop()
+    assert not [text for text in answers if "does not exist" in str(text)]
+
+
 def test_a_shop_that_is_there_goes_on(directory, postgres):
     postgres.stop()
     again = project.make(directory)
-    again.make()
-    again.start(lambda: False)
+    project.start(again, lambda: False)
     try:
         assert again.port == postgres.port
-        project.fill(again)
         assert ask(again, "SELECT count(*) FROM orders") == [(FIRST_ORDERS,)]
     finally:
         again.stop()

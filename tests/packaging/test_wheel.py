@@ -153,6 +153,8 @@ def test_the_wheel_has_what_is_not_python(wheel: Path):
         "demo/files/schema.sql",
         "pipelines/java/headwater.jar",
         "project_template/headwater.toml",
+        "project_template/tests/test_orders.py",
+        "sql_project_template/views/revenue.sql",
         "py.typed",
     ):
         assert f"headwater/{wanted}" in names
@@ -229,6 +231,18 @@ def test_broker_command_line_and_console_work(programs: Path, project: Path):
                 page("/topics/greetings/search", f"csrf={token}&value=hello".encode())
             with refused.value:
                 assert "headwater[fast]" in refused.value.read().decode()
+
+
+def test_the_console_shows_a_project_with_pipelines_without_their_extra(
+    programs: Path, project: Path, broker: str
+):
+    with running(programs, project, "console", "--listen", "127.0.0.1:0", "-b", broker) as console:
+        for path in ("/captures", "/flow", "/pipelines", "/stores"):
+            with urllib.request.urlopen(console["url"] + path, timeout=TIMEOUT_S) as answer:
+                page = answer.read().decode()
+            assert "pip install &#39;headwater[pipelines]&#39;" in page, path
+            if path == "/captures":
+                assert "films" in page
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,9 @@ from headwater.errors import HeadwaterError, NotReady, UsageError
 from headwater.log.disk.ballast import NAME as BALLAST
 from headwater.log.disk.data_directory import DELETED, LOCK, UP_LOCK
 from headwater.log.staging import LIST
+from headwater.pipelines.state_url import ADDRESS_FILE
 from headwater.private_files import open_lock
+from headwater.subjects.settings import MARKER
 
 MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
@@ -33,9 +35,16 @@ _NOT_COPIED: Final = (
 _CHECKPOINT_ORDER: Final = ("commits", "offsets")
 
 
-def take(data_dir: Path, state_dir: Path, target: Path, on_copied: OnCopied) -> dict[str, Any]:
-    """Makes `target` a backup; returns its manifest without the files. Raises UsageError if
-    `target` is there already.
+def take(
+    data_dir: Path,
+    state_dir: Path,
+    target: Path,
+    on_copied: OnCopied,
+    left_out: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Makes `target` a backup; returns its manifest without the files. `left_out`: directories and
+    files that are not copied, such as the keys of personal fields. Raises UsageError if `target` is
+    there already.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target} is there already, and not empty")
@@ -46,8 +55,8 @@ def take(data_dir: Path, state_dir: Path, target: Path, on_copied: OnCopied) -> 
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
     began_at = time.time()
     files = [
-        *_copied_state(state_dir, target, on_copied),
-        *_copied_log(data_dir, state_dir, target, on_copied),
+        *_copied_state(state_dir, target, on_copied, left_out),
+        *_copied_log(data_dir, state_dir, target, on_copied, left_out),
     ]
     about = {"format": FORMAT, "version": __version__, "began_at": began_at, "at": time.time()}
     sync_all(target)
@@ -61,11 +70,19 @@ def take(data_dir: Path, state_dir: Path, target: Path, on_copied: OnCopied) -> 
     return {**about, "files": len(files), "size_bytes": sum(file.size_bytes for file in files)}
 
 
-def _copied_state(state_dir: Path, target: Path, on_copied: OnCopied) -> Iterator[Copied]:
+def _copied_state(
+    state_dir: Path, target: Path, on_copied: OnCopied, left_out: Sequence[Path]
+) -> Iterator[Copied]:
     """A file may be removed before it is copied: Spark removes what is old enough. It never changes
-    one, so whatever is copied is whole.
+    one, so whatever is copied is whole. The address of state in an object store is left out: a
+    restored checkpoint must not write beside the one that it was copied from. Its state counts as
+    lost, and is derived again.
     """
     for source in sorted(_files_below(state_dir), key=_when_written):
+        if source.name == ADDRESS_FILE and source.parent.name == "checkpoint":
+            continue
+        if _is_among(source, left_out):
+            continue
         path = f"{PIPELINES}/{source.relative_to(state_dir)}"
         try:
             size_bytes, crc = copy(source, target / path, None, on_copied)
@@ -81,12 +98,24 @@ def _when_written(file: Path) -> tuple[int, str]:
 
 
 def _copied_log(
-    data_dir: Path, state_dir: Path, target: Path, on_copied: OnCopied
+    data_dir: Path,
+    state_dir: Path,
+    target: Path,
+    on_copied: OnCopied,
+    left_out: Sequence[Path],
 ) -> Iterator[Copied]:
     with _source(data_dir, state_dir) as files:
         for source, path, size_bytes in files:
+            if _is_among(data_dir / path, left_out):
+                continue
             copied, crc = copy(source, target / LOG / path, size_bytes, on_copied)
             yield Copied(f"{LOG}/{path}", copied, crc)
+    # Without it a restored log would get an empty key store, instead of an error until the right
+    # one is restored, too. (A broker that runs stages only its own files.)
+    marker = data_dir / MARKER
+    if marker.exists() and not (target / LOG / MARKER).exists():
+        copied, crc = copy(marker, target / LOG / MARKER, None, on_copied)
+        yield Copied(f"{LOG}/{MARKER}", copied, crc)
 
 
 @contextmanager
@@ -108,6 +137,10 @@ def _source(data_dir: Path, state_dir: Path) -> Iterator[list[tuple[Path, str, i
         ]
     finally:
         os.close(lock)
+
+
+def _is_among(file: Path, paths: Sequence[Path]) -> bool:
+    return any(file.is_relative_to(path) for path in paths)
 
 
 def _is_copied(path: Path) -> bool:

@@ -92,13 +92,13 @@ class Postgres:
     def url(self, database: str) -> str:
         return f"postgresql://{USER}:{self._password()}@127.0.0.1:{self.port}/{database}"
 
-    def make(self) -> None:
-        """The cluster, if there is none yet. Raises NotReady."""
+    def make(self) -> bool:
+        """The cluster, if there is none yet; whether there was none. Raises NotReady."""
         self._choose_programs()
         if not self._password_file.exists():
             _write_secret(self._password_file, secrets.token_urlsafe(12))
         if (self._directory / "data" / "PG_VERSION").exists():
-            return
+            return False
         given = self._directory / "password"  # initdb reads it as the user that it runs as
         given.unlink(missing_ok=True)
         _write_secret(given, self._password(), self._owner)
@@ -107,6 +107,7 @@ class Postgres:
                       "-A", "scram-sha-256", "--pwfile=password")  # fmt: skip
         finally:
             given.unlink()
+        return True
 
     def _choose_programs(self) -> None:
         """The installed ones, or a copy of them beside the cluster: an installation below a home

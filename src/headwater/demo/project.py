@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -52,6 +53,26 @@ def make(directory: Path) -> Postgres:
     )
     psql.chmod(0o755)
     return postgres
+
+
+def start(postgres: Postgres, is_to_end: Callable[[], bool]) -> None:
+    """Returns when the databases and their first rows are there, or it is to end. Raises NotReady.
+
+    A new cluster is filled on another port: a capture waits for a server that does not answer, but
+    ends with an error at one that has not its database.
+    """
+    if postgres.make():
+        own, postgres.port = postgres.port, free_port()
+        try:
+            postgres.start(is_to_end)
+            if not is_to_end():
+                fill(postgres)
+        finally:
+            postgres.stop()
+            postgres.port = own
+    postgres.start(is_to_end)
+    if not is_to_end():
+        fill(postgres)  # if an earlier start was killed before it had
 
 
 def fill(postgres: Postgres) -> None:

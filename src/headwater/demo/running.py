@@ -29,6 +29,7 @@ from headwater.supervisor import status_file
 from headwater.supervisor.plan import data_dir_of
 
 _TOPICS: Final = ("searches", "clicks")
+_LIVE_S: Final = 0.5  # between two looks while the load runs
 _STALLED_S: Final = 300.0  # without any progress: on a busy machine all of it takes longer
 _CATCH_UP_S: Final = 600.0
 _POSTGRES_S: Final = 60.0
@@ -90,10 +91,8 @@ class Demo:
     def _start(self) -> Watch:
         self._view.tick()
         self._up.start()  # takes longer than the database until it needs that
-        self._postgres.make()
-        self._postgres.start(self._is_to_end)
+        project.start(self._postgres, self._is_to_end)
         self._check()
-        project.fill(self._postgres)
         self._view.done(POSTGRES, self._elapsed_s(), f"127.0.0.1:{self._postgres.port}")
         self._await(self._has_broker)
         cluster = KafkaCluster(self._loaded.bootstrap())
@@ -151,7 +150,7 @@ class Demo:
             self._keep_postgres()
             watch.look()
             self._view.show(watch, self._children())
-            time.sleep(LOOK_S)
+            time.sleep(_LIVE_S)
 
     def _keep_postgres(self) -> None:
         """What is left of a server that was killed can stand in the way of the next for a while.
@@ -171,7 +170,7 @@ class Demo:
         self._stop_load()
         self._view.phase("the load has ended; the stores catch up …")
         self._in_thread(watch, self._catch_up)
-        watch.look()
+        watch.look(is_last=True)
         watch.count_rows()
         self._view.phase("every store is derived again from the log, and compared …")
         self._verify.start()

@@ -1,9 +1,12 @@
 """Measurement of every derived store of the demo: rows, lag, and the latency of changes.
 
-A captured change says when the database committed it. Each write's consumer group says how far its
-store is: the runner commits it right behind the store's own transaction. So the time between the
-two is that from the database's commit to the derived row, for every change and every store, late
-by at most the time between two looks.
+A captured change has the time of the database's commit. Each write's consumer group has the offsets
+of its store: the runner commits them right behind the store's own transaction. So the time between
+the two is that from the database's commit to the derived row, for every change and every store.
+
+Both are read from the log, the second from `__consumer_offsets`: its records have the time of the
+offset commit. Asking for the offsets of every group would find them later, and cost the broker a
+request for each store and look.
 """
 
 import sqlite3
@@ -14,20 +17,22 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import psycopg2
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from headwater import config
+from headwater.broker.internal_topics import records
 from headwater.demo.load import CAPTURE
 from headwater.errors import HeadwaterError
 from headwater.inspect.kafka_cluster import KafkaCluster
 from headwater.pipelines.running import status
+from headwater.protocol.messages.internal import OffsetCommitKey, OffsetCommitValue
 from headwater.sinks.settings import SinkSettings, with_password
 
-LOOK_S: Final = 0.25
+LOOK_S: Final = 0.1
 _COUNT_EVERY_S: Final = 2.0
 _RATE_OVER_S: Final = 5
 _MOST_LATENCIES: Final = 100_000
@@ -35,6 +40,9 @@ _MOST_CHANGES: Final = 100_000  # whose time is remembered, in each partition
 _TIMEOUT_S: Final = 2.0
 _RENEW_S: Final = 10.0
 _CONSUME_S: Final = 0.02
+_FETCH_S: Final = 0.2  # how long the broker gathers records for a response
+_FETCH_BYTES: Final = 1 << 20
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
 _MOST_AT_ONCE: Final = 10_000
 _SQLITE: Final = "sqlite:///"
 _STOPPED: Final = "stopped"
@@ -65,6 +73,27 @@ class Store:
     @property
     def group(self) -> str:
         return f"headwater.{self.pipeline}.{self.sink}.{self.table}"
+
+
+class OffsetCommit(NamedTuple):
+    """Of one partition, by a consumer group."""
+
+    at_ms: int
+    group: str
+    partition: PartitionKey
+    offset: int
+
+
+def offset_commit(key: bytes | None, value: bytes | None) -> OffsetCommit | None:
+    """That of a record of `__consumer_offsets`; None if it is about something else."""
+    record = records.decode(key, value) if key and value else None
+    if record is None:
+        return None
+    about, commit = record
+    if not (isinstance(about, OffsetCommitKey) and isinstance(commit, OffsetCommitValue)):
+        return None
+    partition = about.topic, about.partition
+    return OffsetCommit(commit.commit_timestamp, about.group, partition, commit.offset)
 
 
 class Changes:
@@ -158,8 +187,16 @@ class Watch:
         self._state_dir = loaded.state_dir()
         self._cluster = KafkaCluster(loaded.bootstrap())
         self._consumer: Any = self._cluster.consumer(
-            {"group.id": "headwater-demo", "enable.auto.commit": False}
+            {
+                "group.id": "headwater-demo",
+                "enable.auto.commit": False,
+                # Records have their times, so they may arrive later, in fewer responses.
+                "fetch.min.bytes": _FETCH_BYTES,
+                "fetch.wait.max.ms": round(_FETCH_S * 1000),
+            }
         )
+        self._commits: list[OffsetCommit] = []  # not yet measured
+        self._asked_ms: dict[str, float] = {}  # when a group was asked for its offsets
         self._assigned: dict[PartitionKey, int] = {}
         self._old = {topic for topic in self._cluster.topics() if topic.startswith(f"{CAPTURE}.")}
         self._counted_s = 0.0
@@ -173,12 +210,18 @@ class Watch:
         """Whether there is something that the stores are to have."""
         return bool(self._old or self.changes.copied or self.changes.count)
 
-    def look(self) -> None:
-        """At what is new."""
+    def look(self, *, is_last: bool = False) -> None:
+        """At what is new. The last look asks the groups: their commits may not have arrived yet."""
         self._read_status()
         try:
-            self._read_changes()
-            self._read_groups()
+            self._follow_topics()
+            self._follow_groups()
+            before, self._commits = self._commits, []
+            self._read_log()
+            # Those of the last look: by now the changes before them have arrived, too.
+            self._measure(before)
+            if is_last:
+                self._ask_groups(self._groups())
         except (KafkaException, HeadwaterError, TimeoutError):
             self._renew()  # the broker does not answer, or restarts slowly
             return
@@ -222,10 +265,71 @@ class Watch:
                 )
                 store.state = write["state"] if reported.is_running else _STOPPED
 
-    def _read_changes(self) -> None:
+    def _ask_groups(self, groups: Iterable[str]) -> None:
+        """For their current offsets."""
+        stores = self._groups()
+        asked = {
+            group: self._cluster.admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group)]
+            )
+            for group in groups
+        }
+        for group, futures in asked.items():
+            (future,) = futures.values()
+            reached = {
+                (partition.topic, partition.partition): partition.offset
+                for partition in future.result(_TIMEOUT_S).topic_partitions
+                if partition.offset >= 0
+            }
+            now_s = time.time()
+            self._asked_ms[group] = now_s * 1000
+            measure(stores[group], reached, self.changes, self._ends(), now_s)
+
+    def _groups(self) -> dict[str, Store]:
+        return {store.group: store for store in self.stores.values()}
+
+    def _ends(self) -> dict[PartitionKey, int]:
+        return {
+            partition: end
+            for partition, end in self._assigned.items()
+            if partition[0] != _OFFSETS_TOPIC
+        }
+
+    def _follow_topics(self) -> None:
         topics = {topic for store in self.stores.values() for topic in store.topics}
         if new := topics - {topic for topic, _ in self._assigned}:
-            self._assign(new)
+            self._assign(
+                (topic, partition)
+                for topic, found in self._cluster.existing(new).items()
+                for partition in found.partitions
+            )
+
+    def _follow_groups(self) -> None:
+        """What they commit from now on is read; what they have committed is asked for, once."""
+        new = [group for group in self._groups() if group not in self._asked_ms]
+        found = self._cluster.topics().get(_OFFSETS_TOPIC) if new else None
+        if found is None:
+            return  # the broker creates the topic with the first commit
+        partitions = {
+            (_OFFSETS_TOPIC, records.partition_for(group, len(found.partitions))) for group in new
+        }
+        self._assign(partitions - self._assigned.keys())
+        self._ask_groups(new)
+
+    def _assign(self, partitions: Iterable[PartitionKey]) -> None:
+        """One that was there before is read from its end on."""
+        for partition in partitions:
+            topic, _ = partition
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(*partition), timeout=_TIMEOUT_S
+            )
+            is_old = topic in self._old or topic == _OFFSETS_TOPIC
+            self._assigned[partition] = high if is_old else low
+        self._consumer.assign(
+            [TopicPartition(*partition, offset) for partition, offset in self._assigned.items()]
+        )
+
+    def _read_log(self) -> None:
         if not self._assigned:
             return
         for message in self._consumer.consume(_MOST_AT_ONCE, timeout=_CONSUME_S):
@@ -233,38 +337,23 @@ class Watch:
                 continue
             partition = message.topic(), message.partition()
             self._assigned[partition] = message.offset() + 1
-            if partition[0].startswith(f"{CAPTURE}."):
+            if partition[0] == _OFFSETS_TOPIC:
+                commit = offset_commit(message.key(), message.value())
+                self._commits += [commit] if commit is not None else []
+            elif partition[0].startswith(f"{CAPTURE}."):
                 self.changes.add(partition, message.offset(), message.value(), time.monotonic())
             else:
                 self.changes.add_event(partition, message.offset(), message.timestamp()[1])
 
-    def _assign(self, topics: Iterable[str]) -> None:
-        """A topic that was there before is read from its end on."""
-        for topic, found in self._cluster.existing(topics).items():
-            for partition in found.partitions:
-                low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=_TIMEOUT_S
-                )
-                self._assigned[topic, partition] = high if topic in self._old else low
-        self._consumer.assign(
-            [TopicPartition(*partition, offset) for partition, offset in self._assigned.items()]
-        )
-
-    def _read_groups(self) -> None:
-        asked = {
-            key: self._cluster.admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(store.group)]
-            )
-            for key, store in self.stores.items()
-        }
-        for key, futures in asked.items():
-            (future,) = futures.values()
-            reached = {
-                (partition.topic, partition.partition): partition.offset
-                for partition in future.result(_TIMEOUT_S).topic_partitions
-                if partition.offset >= 0
-            }
-            measure(self.stores[key], reached, self.changes, self._assigned, time.time())
+    def _measure(self, commits: Iterable[OffsetCommit]) -> None:
+        stores, ends = self._groups(), self._ends()
+        for commit in commits:
+            store = stores.get(commit.group)
+            if store is not None and commit.at_ms >= self._asked_ms.get(commit.group, 0.0):
+                reached = {**store.reached, commit.partition: commit.offset}
+                measure(store, reached, self.changes, ends, commit.at_ms / 1000)
+        for store in stores.values():
+            measure(store, store.reached, self.changes, ends, time.time())
         self.changes.forget(self._reached_by_all())
 
     def _reached_by_all(self) -> dict[PartitionKey, int]:
@@ -275,7 +364,7 @@ class Watch:
                 for store in self.stores.values()
                 if partition[0] in store.topics
             )
-            for partition in self._assigned
+            for partition in self._ends()
         }
 
 
