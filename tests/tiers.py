@@ -37,14 +37,19 @@ def count(quick: int, full: int) -> int:
     return full if IS_FULL else quick
 
 
+def some(*cases: Any, quick: int = 1) -> tuple[Any, ...]:
+    """Cases of one kind within a test: the first ones in the quick tier."""
+    return cases if IS_FULL else cases[:quick]
+
+
 def kills(quick: int, full: int) -> int:
     """How many kills there are in this tier, or as many as HEADWATER_LONG asks for."""
     return int(_LONG) if _LONG.isdigit() and int(_LONG) > 1 else count(quick, full)
 
 
 def examples(full: int) -> int:
-    """Hypothesis' `max_examples`: an eighth of them in the quick tier, always the same ones."""
-    return count(quick=max(full // 8, 4), full=full)
+    """Hypothesis' `max_examples`: a twelfth of them in the quick tier, always the same ones."""
+    return count(quick=max(full // 12, 4), full=full)
 
 
 def seeds(full: int) -> range:

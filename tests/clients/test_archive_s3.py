@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from support.wire import Wire, batch_of, fetch_request, records_in, wait_until
 from tiers import long
 
-from bench.peers.process import free_port
+from bench.peers.ports import free_port
 from bench.peers.s3proxy import s3_server
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.delete_topics import DeleteTopicsRequest

@@ -331,7 +331,7 @@ def test_a_fetch_waits_for_its_least_bytes(broker_address: str, topic: str) -> N
         assert [len(message.value()) for message in take(reader, 2)] == [2_000, 12_000]
 
 
-def test_offset_out_of_range_resets_or_tells(broker_address: str, topic: str) -> None:
+def test_offset_out_of_range_resets_or_raises(broker_address: str, topic: str) -> None:
     produce(broker_address, topic, numbered(10), batch_num_messages=1)
     admin = AdminClient({"bootstrap.servers": broker_address})
     part = TopicPartition(topic, 0, 6)
@@ -351,7 +351,7 @@ def test_offset_out_of_range_resets_or_tells(broker_address: str, topic: str) ->
         assert [m.offset() for m in take(reader, 1)] == [10]
 
 
-def test_the_end_of_a_partition_is_told(broker_address: str, topic: str) -> None:
+def test_the_end_of_a_partition_is_reported(broker_address: str, topic: str) -> None:
     produce(broker_address, topic, numbered(3))
     with consumer(broker_address, enable_partition_eof=True) as reader:
         reader.assign([TopicPartition(topic, 0, 0)])

@@ -28,7 +28,7 @@ consumer = ShareConsumer({"bootstrap.servers": address, "group.id": name, "log_l
                           "share.acknowledgement.mode": "explicit"})
 consumer.subscribe([name])
 while True:
-    taken = [each.offset() for each in consumer.poll(0.5) if each.error() is None]
+    taken = [message.offset() for message in consumer.poll(0.5) if message.error() is None]
     if taken:
         print(json.dumps(taken), flush=True)
         time.sleep(60)

@@ -1,5 +1,6 @@
 """Kafka's own DumpLogSegments reads the files that the broker has written, and finds no fault."""
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from support.clients.broker_under_test import Broker, running_broker
 from support.clients.kafka_tools import run_tool
 
 from bench.peers.provision import missing_tools
+from headwater.client.erasing import erase_records
+from headwater.settings import ClientSettings
 
 pytestmark = [
     pytest.mark.java,
@@ -181,6 +184,63 @@ def test_compressions_are_stored_as_sent(broker: Broker, log_dir: Path) -> None:
     assert stored == CODECS
     payloads = re.findall(r"payload: (\w+) (\d+) x+$", said, re.MULTILINE)
     assert payloads == [(codec, str(n)) for codec in CODECS for n in range(100)]
+
+
+@pytest.fixture(scope="module")
+def erased(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a partition with batches of all codecs, and of transactions, in which every
+    seventh record was erased.
+    """
+    if os.environ.get("HEADWATER_TEST_BOOTSTRAP"):
+        pytest.skip("Apache Kafka erases no records")
+    with running_broker(tmp_path_factory.mktemp("dump-erased")) as broker:
+        create_topic(broker, "dump-erased", segment_bytes=str(SEGMENT_BYTES))
+        for codec in CODECS:
+            values = (f"value {codec} {n} ".ljust(1000, ".") for n in range(500))
+            produce(broker, "dump-erased", values, compression_codec=codec, linger_ms="50")
+        settings = {"bootstrap.servers": broker.address, "transactional.id": "dump"}
+        producer = Producer(settings)
+        producer.init_transactions(30)
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            for number in range(50):
+                producer.produce("dump-erased", f"value in transaction {number}", key="key 1")
+            assert producer.flush(30) == 0
+            end(30)
+        erase_records(broker.address, ClientSettings(), {("dump-erased", 0): range(0, 2600, 7)})
+        assert broker.log_dir is not None
+        directory = broker.log_dir
+    return next(directory.rglob("dump-erased-0"))
+
+
+def test_erased_records(erased: Path) -> None:
+    files = ",".join(str(file) for file in sorted(erased.glob("*.log")))
+    said = dump("--deep-iteration", "--print-data-log", "--files", files)
+    assert set(re.findall(r"baseOffset: .* isvalid: (\w+)", said)) == {"true"}
+    assert set(re.findall(r"compresscodec: (\w+)", said)) == set(CODECS)
+    markers = re.findall(r"endTxnMarker: (\w+)", said)
+    assert markers == ["COMMIT", "ABORT"]
+    records = {
+        int(offset): (key, payload)
+        for offset, key, payload in re.findall(
+            r"^\| offset: (\d+) .*?headerKeys: \[([^\]]*)\](?: key: key \d+)?"
+            r"(?: payload: value (.*?))?[ .]*$",
+            said,
+            re.MULTILINE,
+        )
+    }
+    assert len(records) == 2600
+    # The markers' own offsets are 2550 and 2601.
+    for offset, (headers, payload) in records.items():
+        is_blank = offset % 7 == 0 and offset != 2550 and offset < 2600
+        assert (headers == "headwater.erased") == is_blank, offset
+        assert bool(payload) != is_blank, offset
+    indexes = [min(erased.glob(f"*.{kind}")) for kind in ("index", "timeindex")]
+    assert all(file.stat().st_size for file in indexes)
+    for file in indexes:
+        assert "passed sanity check" in dump("--index-sanity-check", "--files", str(file))
+    (aborted,) = [file for file in erased.glob("*.txnindex") if file.stat().st_size]
+    assert re.search(r"firstOffset: 2551 lastOffset: 2601", dump("--files", str(aborted)))
 
 
 def commit(consumer: Consumer, position: TopicPartition) -> None:

@@ -65,7 +65,7 @@ def test_kafka_acls_adds_lists_and_removes(tool: Tool, guarded: GuardedBroker) -
     assert principal not in acls(tool, "--list")
 
 
-def test_who_may_not_is_told_by_the_right_exception(tool: Tool, guarded: GuardedBroker) -> None:
+def test_a_denied_client_gets_the_right_exception(tool: Tool, guarded: GuardedBroker) -> None:
     user, topic = guarded.user(), guarded.topic()
     assert "TopicAuthorizationException" in produce(tool, user, topic, "one")
     assert "TopicAuthorizationException" in consume(tool, user, topic, user)

@@ -57,7 +57,7 @@ def _batch(sequence: int) -> bytearray:
 
 
 def _produce(address: str, outcome: Outcome) -> None:
-    """One record after the other, as an idempotent producer, until the broker is gone."""
+    """One record after the other, as an idempotent producer, until the broker has ended."""
     with Wire(address) as client:
         client.create_topic("events")
         for sequence in range(ROUNDS):
@@ -82,7 +82,9 @@ def _stored(address: str, topic: str = "events") -> list[tuple[int, bytes]]:
             if offset == answer.high_watermark:
                 return found
             records = wire.records_in(answer.records)
-            found += [(each.offset, each.value) for each in records if each.offset >= offset]
+            found += [
+                (record.offset, record.value) for record in records if record.offset >= offset
+            ]
 
 
 def _killed_while_writing(
@@ -173,7 +175,7 @@ def _ask(address: str, request, version: int) -> bool:
 def _topics(address: str) -> dict[str, int]:
     with Wire(address) as client:
         answer = client.ask(MetadataRequest(topics=None), 12)
-    return {each.name: len(each.partitions) for each in answer.topics if not each.is_internal}
+    return {topic.name: len(topic.partitions) for topic in answer.topics if not topic.is_internal}
 
 
 def _creation(name: str) -> CreateTopicsRequest:
@@ -248,4 +250,4 @@ def test_while_a_topic_is_deleted(tmp_path, method, pattern, moment):
         broker.restart(crash=crash)
         assert _stored(broker.bootstrap) == [(0, b"new")]
     broker.stop()
-    assert not [each.name for each in data_dir.iterdir() if each.name.endswith("deleted")]
+    assert not [path.name for path in data_dir.iterdir() if path.name.endswith("deleted")]

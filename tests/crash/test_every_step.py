@@ -189,7 +189,7 @@ class Queue:
         if self.files.is_dead:
             return False
         described = self.broker.broker.running.broker.queues.describe("workers")
-        return [each.start_offset for each in described] == [JOBS]
+        return [partition.start_offset for partition in described] == [JOBS]
 
     def check(self) -> None:
         assert self.seen == set(range(JOBS))

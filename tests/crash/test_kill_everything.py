@@ -155,7 +155,7 @@ class Everything:
     def _check_pairs(self, topic: str, since: int = 0) -> None:
         """Transactions that end behind `since` are there whole, if they were committed."""
         found = self.client.all_committed(topic, since)
-        counts = Counter(each.key for each in found)
+        counts = Counter(record.key for record in found)
         sure = self.modern.committed | self.earlier.committed
         doubtful = self.modern.doubtful | self.earlier.doubtful
         for name, count in counts.items():
@@ -216,7 +216,7 @@ class Everything:
         """The offsets of the jobs that have dead letters."""
         with contextlib.suppress(AssertionError):  # there is no such topic yet
             found = self.client.all_committed("jobs.dlq")
-            return [int(dict(each.headers)["headwater.dlq.offset"]) for each in found]
+            return [int(dict(record.headers)["headwater.dlq.offset"]) for record in found]
         return []
 
     def check_all(self) -> None:
@@ -231,34 +231,34 @@ class Everything:
 
     def _check_whole(self) -> None:
         left, right = (
-            Counter(each.key for each in self.client.all_committed(topic))
+            Counter(record.key for record in self.client.all_committed(topic))
             for topic in ("left", "right")
         )
-        assert left == right  # also those that nobody heard the end of
+        assert left == right  # also those whose end was not acknowledged
 
     def _check_copied(self) -> None:
         """Exactly once and in order."""
         source = self.client.all_committed("left")
         copies = self.client.all_committed("copied")
-        expected = [(b"%d" % each.offset, each.key) for each in source]
-        assert [(each.key, each.value) for each in copies] == expected
+        expected = [(b"%d" % record.offset, record.key) for record in source]
+        assert [(record.key, record.value) for record in copies] == expected
 
     def _check_archived(self) -> None:
         writer = self.archived
         assert writer.errors == []
         stored = {
-            (0, each.offset): (each.key, each.value)
-            for each in self.client.all_committed("archived")
+            (0, record.offset): (record.key, record.value)
+            for record in self.client.all_committed("archived")
         }
         assert stored == writer.acknowledged
         directory = self.data_dir / "archived-0"
-        local = {each.stem for each in directory.glob("*.log")}
-        assert {each.stem for each in directory.glob("*.archived")} - local, "nothing went"
+        local = {path.stem for path in directory.glob("*.log")}
+        assert {path.stem for path in directory.glob("*.archived")} - local, "nothing went"
 
     def _check_queue(self) -> None:
         book, letters = self.book, Counter(self._letters())
         assert self.jobs.errors == []
-        assert [each for each, count in letters.items() if count > 1] == []
+        assert [offset for offset, count in letters.items() if count > 1] == []
         # What a consumer heard to be accepted has no dead letter; what it heard to be rejected has.
         assert set(letters) & set(book.accepted) == set()
         assert set(book.rejected) - set(letters) == set()

@@ -1,6 +1,6 @@
 """kill -9, again and again, while producers write and a consumer commits.
 
-Whatever was acknowledged is there afterwards, at the offset that was told, in the order in which
+Whatever was acknowledged is there afterwards, at the acknowledged offset, in the order in which
 it was sent; from idempotent producers nothing is there twice; committed offsets do not go back.
 
 The full tier kills some thousands of times.
@@ -33,7 +33,7 @@ GROUP = "committer"
 
 
 class Writer(threading.Thread):
-    """Writes 0, 1, 2, … under each of its keys until told to stop; notes what is acknowledged."""
+    """Writes 0, 1, 2, … under each of its keys until stopped; records what is acknowledged."""
 
     def __init__(
         self, address: str, name: str, topic: str, *, pause_s: float = 0.002, **config: object
@@ -146,7 +146,7 @@ def test_killed_again_and_again(tmp_path, record_property):
         future.result(30)
 
     once = {"enable.idempotence": True}
-    plain = {"acks": "all", "max.in.flight": 1}  # keeps the order without idempotence
+    plain = {"acks": "all", "max.in.flight": 1}  # preserves the order without idempotence
     writers = [
         Writer(broker.address, "first", "exactly", **once),
         Writer(broker.address, "second", "exactly", **once, **{"compression.type": "lz4"}),
@@ -174,7 +174,7 @@ def test_killed_again_and_again(tmp_path, record_property):
     broker.kill()  # once more, when nothing is on its way
     broker.start()
 
-    written = sum(len(each.acknowledged) for each in writers)
+    written = sum(len(writer.acknowledged) for writer in writers)
     starts_s.sort()
     report = (
         f"{KILLS} kills, {written} records and {committer.acknowledged} commits acknowledged;"
@@ -203,7 +203,7 @@ def _check(address: str, writers: list[Writer], committer: Committer) -> None:
         by_key: dict[bytes, list[int]] = defaultdict(list)
         for _, (key, value) in sorted(stored.items()):
             by_key[key].append(int(value))
-        for writer in (each for each in writers if each.topic == topic):
+        for writer in (candidate for candidate in writers if candidate.topic == topic):
             # Nothing that was acknowledged is lost, or stands elsewhere.
             for place, record in writer.acknowledged.items():
                 assert stored.get(place) == record, (topic, place, record, stored.get(place))

@@ -38,6 +38,7 @@ def test_killed_while_archiving(tmp_path, monkeypatch):
         writer.begin()
     lost = 0
     for _ in range(KILLS):
+        _wait_for_archived(tmp_path / "data" / f"{TOPIC}-0", 2)
         time.sleep(chance.choice([0.1, 0.3, 0.6, 1.0]) * (0.5 + chance.random()))
         broker.kill()
         lost += _lose_what_is_archived(tmp_path / "data" / f"{TOPIC}-0")
@@ -61,12 +62,23 @@ def test_killed_while_archiving(tmp_path, monkeypatch):
         broker.stop()
 
 
+def _archived(directory: Path) -> list[Path]:
+    """Archived segments that have local files, too."""
+    logs = sorted(directory.glob("*.log"))[:-1]
+    return [log for log in logs if log.with_suffix(".archived").exists()]
+
+
+def _wait_for_archived(directory: Path, segments: int) -> None:
+    deadline_s = time.monotonic() + 120
+    while len(_archived(directory)) < segments:
+        assert time.monotonic() < deadline_s, "nothing is archived"
+        time.sleep(0.02)
+
+
 def _lose_what_is_archived(directory: Path) -> int:
     """Removes the local files of archived segments; how many."""
-    lost = 0
-    for log in sorted(directory.glob("*.log"))[:-1]:
-        if log.with_suffix(".archived").exists():
-            for suffix in (".log", ".index", ".timeindex"):
-                log.with_suffix(suffix).unlink(missing_ok=True)
-            lost += 1
-    return lost
+    archived = _archived(directory)
+    for log in archived:
+        for suffix in (".log", ".index", ".timeindex"):
+            log.with_suffix(suffix).unlink(missing_ok=True)
+    return len(archived)

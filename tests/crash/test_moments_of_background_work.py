@@ -111,7 +111,7 @@ def test_while_segments_are_swapped(tmp_path, monkeypatch, method, pattern, mome
 
 def _check_segments(directory: Path) -> None:
     """All old or all new: no offset is in two of them, and nothing is left of the swap."""
-    names = sorted(each.name for each in directory.iterdir())
+    names = sorted(path.name for path in directory.iterdir())
     assert not [n for n in names if "swap" in n or "cleaned" in n or "deleted" in n]
     logs = [directory / name for name in names if name.endswith(".log")]
     for log, following in itertools.pairwise(logs):
@@ -206,7 +206,7 @@ def _check_archived(scene: Scene, writer: Writer) -> None:
             raise
         _check_archived(scene, writer)  # retention was faster
         return
-    stored = {(0, each.offset): (each.key, each.value) for each in found}
+    stored = {(0, record.offset): (record.key, record.value) for record in found}
     assert stored == {place: r for place, r in writer.acknowledged.items() if place[1] >= start}
 
 
@@ -217,9 +217,9 @@ def _log_start(scene: Scene, writer: Writer) -> int:
 
 def _objects(scene: Scene) -> set[str]:
     """The segments of which the archive holds anything."""
-    return {each.name.partition(".")[0] for each in scene.archive.rglob("0*") if each.is_file()}
+    return {path.name.partition(".")[0] for path in scene.archive.rglob("0*") if path.is_file()}
 
 
 def _described(scene: Scene) -> set[str]:
     """The segments that count as archived."""
-    return {each.stem for each in (scene.data_dir / "archived-0").glob("*.archived")}
+    return {path.stem for path in (scene.data_dir / "archived-0").glob("*.archived")}

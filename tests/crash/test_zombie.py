@@ -31,21 +31,22 @@ def test_a_stopped_and_woken_writer_is_refused(tmp_path, restarted):
             client = SteadyClient(broker.bootstrap)
             topic = f"numbers-{number}"
             create_topics(client, {topic: {}})
-            told = _stop_replace_wake(broker, client, topic, chance, restarted=restarted)
-            found = [each.value for each in client.all_committed(topic)]
+            committed = _stop_replace_wake(broker, client, topic, chance, restarted=restarted)
+            found = [record.value for record in client.all_committed(topic)]
             client.close()
-            # What the first was told is there; of what it was not told, at most the one
+            # What was acknowledged to the first is there; of the rest, at most the one
             # transaction whose end it had asked for when it was stopped.
             replaced = found.index(b"second")
             assert found[replaced:] == [b"second"]
             firsts = [int(value) for value in found[:replaced]]
-            assert firsts in (list(range(told)), list(range(told + 1)))
+            assert firsts in (list(range(committed)), list(range(committed + 1)))
 
 
 def _stop_replace_wake(broker, client, topic, chance, *, restarted: bool) -> int:
-    """How many transactions the first writer was told to be committed."""
+    """How many transactions were acknowledged to the first writer as committed."""
     command = [sys.executable, STUBBORN, broker.bootstrap, topic, topic]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+    # Unbuffered: `communicate` would not see what a buffer has read beyond a line.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as first:
         try:
             for _ in range(3):
                 assert first.stdout.readline().strip().isdigit()
@@ -58,7 +59,7 @@ def _stop_replace_wake(broker, client, topic, chance, *, restarted: bool) -> int
             done(lambda: second.send(topic, b"second"))
             done(second.commit)
             first.send_signal(signal.SIGCONT)
-            *numbers, refusal = first.communicate(timeout=60)[0].split()
+            *numbers, refusal = first.communicate(timeout=60)[0].decode().split()
         finally:
             first.kill()
     assert refusal in FENCED, refusal

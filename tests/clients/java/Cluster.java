@@ -89,7 +89,7 @@ final class Cluster {
         fill(to, count, System.currentTimeMillis());
     }
 
-    /** The same, a second apart. Times long ago are for topics that keep their records for ever. */
+    /** The same, a second apart. Times long ago are for topics that retain their records indefinitely. */
     void fill(TopicPartition to, int count, long firstTimestamp) throws Exception {
         try (var producer = producer()) {
             for (int i = 0; i < count; i++) {

@@ -153,7 +153,7 @@ final class GroupChecks {
             var vanishes = new Member(cluster.consumer(settings), topic);
             Member.share(List.of(stays, vanishes), 2, 1);
             vanishes.vanish();
-            Checks.equal(members(cluster, topic), 2, "members, as nobody has said good-bye");
+            Checks.equal(members(cluster, topic), 2, "members, as none has left the group");
             Member.share(List.of(stays), 2, 2);
         }
     }

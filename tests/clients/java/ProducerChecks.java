@@ -13,7 +13,7 @@ import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.record.TimestampType;
 
-/** What a producer is promised; Java's is idempotent with acks=all unless told otherwise. */
+/** What a producer is promised; Java's is idempotent with acks=all unless configured otherwise. */
 final class ProducerChecks {
     private ProducerChecks() {}
 
@@ -106,7 +106,7 @@ final class ProducerChecks {
         cluster.topic(topic, 1);
         var record = new ProducerRecord<byte[], byte[]>(topic, Cluster.bytes("x"));
         try (var producer = cluster.producer("acks", "0", "enable.idempotence", "false")) {
-            Checks.equal(producer.send(record).get().hasOffset(), false, "offset known with acks=0");
+            Checks.equal(producer.send(record).get().hasOffset(), false, "has an offset with acks=0");
         }
         try (var consumer = cluster.assigned(Cluster.first(topic))) {
             Cluster.read(consumer, 1);
@@ -204,7 +204,7 @@ final class ProducerChecks {
         cluster.topic(topic, partitions);
         int[] acknowledged = new int[partitions];
         try (var producer = cluster.producer()) {
-            Checks.equal(producer.partitionsFor(topic).size(), partitions, "partitions known");
+            Checks.equal(producer.partitionsFor(topic).size(), partitions, "partitions in the metadata");
             var sent = new ArrayList<Future<RecordMetadata>>();
             for (int i = 0; i < 3000; i++) {
                 sent.add(producer.send(new ProducerRecord<>(topic, Cluster.bytes("key" + i), null)));

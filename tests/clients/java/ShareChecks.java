@@ -341,9 +341,9 @@ final class ShareChecks {
 
     private static Map<TopicPartition, Long> offsets(Cluster cluster, String group) throws Exception {
         var spec = Map.of(group, new ListShareGroupOffsetsSpec());
-        var told = cluster.admin.listShareGroupOffsets(spec).partitionsToOffsetInfo(group).get(30, TimeUnit.SECONDS);
+        var listed = cluster.admin.listShareGroupOffsets(spec).partitionsToOffsetInfo(group).get(30, TimeUnit.SECONDS);
         var offsets = new HashMap<TopicPartition, Long>();
-        told.forEach((partition, info) -> {
+        listed.forEach((partition, info) -> {
             if (info != null) {
                 offsets.put(partition, info.startOffset());
             }
@@ -363,11 +363,11 @@ final class ShareChecks {
             Checks.equal(described.assignment().topicPartitions(),
                 Set.of(new TopicPartition(name, 0), new TopicPartition(name, 1)), "assignment");
             var shares = cluster.admin.listGroups(ListGroupsOptions.forShareGroups()).all().get();
-            var listed = shares.stream().filter(each -> each.groupId().equals(name)).findFirst().orElseThrow();
+            var listed = shares.stream().filter(share -> share.groupId().equals(name)).findFirst().orElseThrow();
             Checks.equal(listed.type().orElseThrow(), GroupType.SHARE, "type");
             Checks.equal(listed.groupState().orElseThrow(), GroupState.STABLE, "listed state");
             var consumers = cluster.admin.listGroups(ListGroupsOptions.forConsumerGroups()).all().get();
-            Checks.that(consumers.stream().noneMatch(each -> each.groupId().equals(name)), "no consumer group");
+            Checks.that(consumers.stream().noneMatch(consumer -> consumer.groupId().equals(name)), "no consumer group");
         }
         Checks.throwsError(GroupIdNotFoundException.class, () ->
             cluster.admin.describeShareGroups(List.of(name + "-none")).all().get());
@@ -411,7 +411,7 @@ final class ShareChecks {
         Checks.throwsError(GroupIdNotFoundException.class, () ->
             cluster.admin.describeShareGroups(List.of(name)).all().get());
         try (var member = member(cluster, name)) {
-            Checks.equal(read(member, 3).size(), 3, "a new group of that name begins anew");
+            Checks.equal(read(member, 3).size(), 3, "a new group of that name starts from the beginning");
         }
     }
 }

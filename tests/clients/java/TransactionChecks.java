@@ -273,7 +273,7 @@ final class TransactionChecks {
                     producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
                     transactions++;
                     if (transactions == 3) {
-                        producer.abortTransaction(); // as if the process had died: begin anew
+                        producer.abortTransaction(); // as if the process had died: start again
                         break;
                     }
                     producer.commitTransaction();
@@ -354,7 +354,7 @@ final class TransactionChecks {
                 .filterStates(List.of(TransactionState.ONGOING))
                 .filterProducerIds(List.of(found.producerId()));
             var listed = cluster.admin.listTransactions(ongoing).all().get();
-            Checks.equal(listed.stream().map(each -> each.transactionalId()).toList(), List.of(name), "listed");
+            Checks.equal(listed.stream().map(transaction -> transaction.transactionalId()).toList(), List.of(name), "listed");
             var byName = new ListTransactionsOptions().filterOnTransactionalIdPattern(name + ".*");
             Checks.equal(cluster.admin.listTransactions(byName).all().get().size(), 1, "listed by name");
             producer.commitTransaction();
@@ -373,7 +373,7 @@ final class TransactionChecks {
             send(producer, partition, "dropped");
             var active = cluster.admin.describeProducers(List.of(partition))
                 .partitionResult(partition).get().activeProducers();
-            var open = active.stream().filter(each -> each.currentTransactionStartOffset().isPresent()).toList();
+            var open = active.stream().filter(state -> state.currentTransactionStartOffset().isPresent()).toList();
             Checks.equal(open.size(), 1, "open transactions");
             cluster.admin.abortTransaction(new AbortTransactionSpec(
                 partition, open.get(0).producerId(), (short) open.get(0).producerEpoch(),

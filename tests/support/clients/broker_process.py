@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from bench.peers.ports import free_port
+
 START_TIMEOUT_S = 60
 
 
@@ -20,7 +22,8 @@ class BrokerProcess:
         self._program = program or [str(Path(sys.executable).with_name("headwater"))]
         self._log = data_dir.with_suffix(".log")
         self._child: subprocess.Popen[bytes] | None = None
-        self.address = "127.0.0.1:0"
+        # Not an ephemeral port, which another process may get while the broker is down.
+        self.address = f"127.0.0.1:{free_port()}"
 
     def __enter__(self) -> Self:
         self.start()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers.kafka import kafka
+from bench.peers.kafka import TOOL_JVM, kafka
 
 STOP_TIMEOUT_S = 60
 
@@ -29,7 +29,7 @@ def running_broker(data_dir: Path) -> Iterator[Broker]:
     """A broker on that directory, stopped cleanly when the block ends."""
     elsewhere = os.environ.get("HEADWATER_TEST_BOOTSTRAP")
     if elsewhere == "kafka":
-        with kafka(data_dir) as peer:
+        with kafka(data_dir, jvm=TOOL_JVM) as peer:
             yield Broker(peer.address, data_dir)
     elif elsewhere:
         yield Broker(elsewhere, None)

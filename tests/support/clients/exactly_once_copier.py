@@ -13,7 +13,7 @@ PARTITIONS = 2
 COMMON = {
     "reconnect.backoff.max.ms": 200,
     # While the only broker is down librdkafka starts over from the bootstrap addresses and gives
-    # its known brokers up; send_offsets_to_transaction may then wait for one of them indefinitely.
+    # its brokers up; send_offsets_to_transaction may then wait for one of them indefinitely.
     "metadata.recovery.strategy": "none",
 }
 

@@ -67,10 +67,10 @@ class RightsWorker(Worker):
         # "Not found": deleted, but the answer was lost, and so it was asked for again.
         expected = {0}
         if name in self.users and self.chance.random() < 0.5:
-            gone = AlterUserScramCredentialsRequestScramCredentialDeletion(
+            deletion = AlterUserScramCredentialsRequestScramCredentialDeletion(
                 name=name, mechanism=SCRAM_SHA_256
             )
-            request = AlterUserScramCredentialsRequest(deletions=[gone])
+            request = AlterUserScramCredentialsRequest(deletions=[deletion])
             expected.add(ErrorCode.RESOURCE_NOT_FOUND)
             del self.users[name]
         else:
@@ -107,9 +107,9 @@ class RightsWorker(Worker):
             ),
             3,
         )  # fmt: skip
-        assert {each.resource_name for each in acls.resources} == self.acls
+        assert {acl.resource_name for acl in acls.resources} == self.acls
         users = client.ask(DescribeUserScramCredentialsRequest(users=None), 0).results
-        found = {each.user: each.credential_infos[0].iterations for each in users}
+        found = {user.user: user.credential_infos[0].iterations for user in users}
         found.pop(admin)
         assert found == self.users
         quotas = client.ask(DescribeClientQuotasRequest(components=[]), 1).entries

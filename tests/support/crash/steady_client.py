@@ -92,7 +92,7 @@ class SteadyClient:
             if header.attributes & CONTROL:
                 ignored.discard(header.producer_id)
             elif not (header.attributes & TRANSACTIONAL and header.producer_id in ignored):
-                found += [each for each in records.records_of(batch) if each.offset >= offset]
+                found += [record for record in records.records_of(batch) if record.offset >= offset]
             next_offset = header.last_offset + 1
         return found, next_offset if data else offset
 
@@ -128,8 +128,8 @@ def create_topics(client: SteadyClient, topics: dict[str, dict]) -> dict[str, UU
         for name, configs in topics.items()
     ]
     answer = client.ask(CreateTopicsRequest(topics=creations, timeout_ms=30_000), 7)
-    assert all(each.error_code == 0 for each in answer.topics), answer
-    return {each.name: each.topic_id for each in answer.topics}
+    assert all(topic.error_code == 0 for topic in answer.topics), answer
+    return {topic.name: topic.topic_id for topic in answer.topics}
 
 
 def done(action) -> None:

@@ -1,7 +1,7 @@
 """Clients that go on through kills of the broker, each with a model of what must be there.
 
 A worker takes its `turn` for one step after the other; between two steps the outcome of all it did
-is known, so whoever holds the turn can compare the broker with the model.
+is decided, so the holder of the turn can compare the broker with the model.
 """
 
 import random
@@ -31,7 +31,7 @@ from support.wire import records_in
 
 
 class Worker(threading.Thread):
-    """Steps until it is told to stop; what goes wrong is kept for the test."""
+    """Steps until it is stopped; errors are recorded for the test."""
 
     def __init__(self, address: str, name: str, seed: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -50,7 +50,7 @@ class Worker(threading.Thread):
                     self.steps += 1
                 except Exception:
                     self.failure = traceback.format_exc()
-            time.sleep(0.002)  # so that somebody else may have the turn
+            time.sleep(0.002)  # so that another worker may have the turn
         self.close()
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class TransactionalWorker(Worker):
         done(lambda: self.producer.end(commit=commit))
 
     def end_unheard(self, *, commit: bool) -> None:
-        """Asks for the end and is gone before it is answered."""
+        """Asks for the end and disconnects before the answer."""
         try:
             wire = connect(self.client._address, secured=True)
             wire.send(self.producer.end_request(commit=commit), 5 if self.modern else 4)
@@ -154,7 +154,7 @@ class Copier(TransactionalWorker):
         if next_offset == offset:
             return
         if found:
-            pairs = [(b"%d" % each.offset, each.key) for each in found]
+            pairs = [(b"%d" % record.offset, record.key) for record in found]
             done(lambda: self.producer.send("copied", *pairs))
         position = {("left", 0): next_offset}
         done(lambda: self.producer.send_offsets(self.GROUP, position))
@@ -216,16 +216,16 @@ class LatestWriter(TransactionalWorker):
     def check(self, client: SteadyClient) -> None:
         """Compares with what a reader sees, while nothing is on its way."""
         found = client.all_committed("latest")
-        offsets = [each.offset for each in found]
+        offsets = [record.offset for record in found]
         assert offsets == sorted(set(offsets))
-        assert not {each.value for each in found} & self.aborted
-        latest = {each.key: each.value for each in found}
+        assert not {record.value for record in found} & self.aborted
+        latest = {record.key: record.value for record in found}
         for key in self.KEYS:
             assert latest.get(key) == self.latest.get(key), key
 
 
 class QueueBook:
-    """What the consumers of a queue did with its records, and whether the broker keeps to it."""
+    """What the consumers of a queue did with its records, and whether the broker respects it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -246,13 +246,13 @@ class QueueBook:
 
     def tries(self, kinds: dict[int, int]) -> None:
         with self._lock:
-            self.tried_to_accept |= {each for each, kind in kinds.items() if kind == ACCEPT}
+            self.tried_to_accept |= {offset for offset, kind in kinds.items() if kind == ACCEPT}
 
     def settled(self, kinds: dict[int, int]) -> None:
         now_s = time.monotonic()
         with self._lock:
-            self.accepted |= {each: now_s for each, kind in kinds.items() if kind == ACCEPT}
-            self.rejected |= {each: now_s for each, kind in kinds.items() if kind == REJECT}
+            self.accepted |= {offset: now_s for offset, kind in kinds.items() if kind == ACCEPT}
+            self.rejected |= {offset: now_s for offset, kind in kinds.items() if kind == REJECT}
 
 
 class QueueWorker(Worker):
