@@ -1,6 +1,8 @@
 """docs/benchmarks.md out of the figures of one sitting."""
 
+import json
 import statistics
+from pathlib import Path
 from typing import Any
 
 from bench.peers import debezium, headwater, kafka, kfake, spark
@@ -75,8 +77,71 @@ FOOT = """\
   join with its default format of state (3 was no faster, 4 is not finished). Nexmark: events of our
   own, 10,000 in a second of their time, all answers checked against DuckDB in the tests; q4 and q6
   of what is there, the others as streams.
+- Latency beside other stream processors: `python -m bench.latency` (below).
+- SQL views beside Flink SQL: `python -m bench.views` (below).
 - Partitions: topics of 1,000 partitions with one record in each; connections have asked for
   ApiVersions once and then stay.
+
+## Latency beside other stream processors: how to run it
+
+`python -m bench.latency` measures Headwater, Flink, Pathway and Quix Streams from one topic to
+another on Headwater's broker, one after the other, each alone. The peers are installed from PyPI
+and Maven when they are first needed, each into an environment of its own. `--only` (ours, flink,
+pathway, quix) and `--kind` (map, window, join, window-backlog, join-backlog) choose a part; figures
+of the other parts stay. `--short` is a check that the harness works, and stores nothing.
+`python -m bench --report-only` writes this page from the stored figures.
+
+- The jobs are in `bench/latency/jobs`: a projection with a filter; a one-second tumbling window by
+  key, without a delay of the watermark; a join of the stream with a table of 1,000 rows.
+- Values are JSON of about 140 B, with 1,000 keys in two partitions. A process of its own writes a
+  record every millisecond. Another one reads the results with `read_committed`. Latency is from the
+  moment that a record is due to its result, for windows from the end of the window to the result.
+  20 s are left out, 30 s are measured. The tables show missing and repeated results, too.
+- EO is exactly once, ALO at least once. Headwater is always exactly once. Flink: SQL on a mini
+  cluster, parallelism 2, checkpoints every 100 ms or every second, hashmap state, 1 ms buffer
+  timeout, 10 ms watermark interval, a temporal join. Pathway: autocommit 10 ms (1,500 by default),
+  persistence, an as-of-now join. Quix Streams: commits every 100 ms (EO) or every second (ALO),
+  poll timeout 20 ms (1 s by default).
+- Start is from the start of the process to the first result. Idle CPU is that of six seconds, from
+  four seconds after the last record on; idle memory is the PSS of the process tree at their end.
+- Backlogs: 2 million records of 10,000 keys are in the topic when the system starts; a window of
+  ten seconds, or a join with a table of 10,000 rows of which one result in ten is written. Records
+  a second are those behind the first results, by the time behind them; and all of them by the time
+  from the start of the process.
+- "All else on the machine" is CPU of processes that do not belong to the measurement. It should be
+  close to zero.
+- `python -m bench.derived_latency --window`: one-second windows of 1,000 keys into PostgreSQL, from
+  the end of the window to the moment that another session sees the rows, at 1,000 records/s.
+
+## SQL views beside Flink SQL: how to run it
+
+`python -m bench.views` measures one query in Headwater and in Flink SQL, on topics of the same
+records on Headwater's broker, one after the other, each alone. `--keys` (10,000, 100,000 and
+1,000,000; may be given several times) and `--only` (ours, flink, flink-mini-batches) choose a part;
+figures of the other parts stay. Each takes two to five minutes: Flink without mini-batches writes
+four results for each change of an order, about 12,000 changes a second on two cores. Progress is
+printed every ten seconds; when no result has brought it further for a minute, or after a quarter of
+an hour, the rest counts as missing. `--short` is a check that the harness works, and
+stores nothing.
+
+- The query joins orders with customers, ten orders to a customer, and counts and sums them for each
+  of 200 countries. `--keys` is the number of orders. Both tables are topics of JSON by key in two
+  partitions, values of orders about 140 B. A record replaces the row of its key. The results go to
+  a topic, exactly once. Structured Streaming cannot express it: its joins and aggregates do not
+  take changed rows back.
+- Catching up: a million changes of orders (each order at least once), and all customers, are in
+  the topics when the system starts. Records a second are as above: of those behind the first
+  results, and of all from the start of the process. CPU and memory are those of the process tree.
+- Live, behind the same backlog: an order changes every millisecond, in a process of its own.
+  Latency is from the moment that the change is due to the first committed result that contains it:
+  the last digits of an order's amount count its changes, so a sum says which it has seen. 15 s are
+  left out, 30 s are measured.
+- Results of no state that the tables had are those with another number of orders than the country
+  has at any time: an update that is passed on as a removal and an addition. Readers of the topic
+  see them.
+- State is what is stored durably: all files of our operators, or Flink's newest checkpoint.
+- Flink: SQL on a mini cluster, two slots, checkpoints every second, hashmap state, upsert-kafka
+  tables; by default, and with mini-batches of 100 ms (at most 5,000 rows).
 """
 
 
@@ -86,6 +151,8 @@ TITLES = {
     "capture": "Change data capture",
     "pipelines": "Pipelines on Spark",
     "operators": "Time and joins",
+    "latency": "Latency beside other stream processors",
+    "views": "SQL views beside Flink SQL",
 }
 
 
@@ -98,8 +165,10 @@ def render(sittings: dict[str, dict[str, Any]]) -> str:
 def table(sitting: dict[str, Any]) -> str:
     """One sitting: what was measured, and on what."""
     figures: dict[str, dict[str, list[float]]] = sitting["figures"]
-    names = [name for name in (OURS, *PEERS) if any(name in row for row in figures.values())]
-    peers = [name for name in names if name != OURS]
+    found = list(dict.fromkeys(name for row in figures.values() for name in row))
+    order = (OURS, *PEERS)
+    names = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    peers = [name for name in names if name != OURS] if sitting.get("ratios", True) else []
     header = ["", *names, *(f"ratio to {_short(peer)}" for peer in peers)]
     lines = [_row(header), _row(["---"] + ["---:"] * (len(header) - 1))]
     for metric, by_broker in figures.items():
@@ -112,11 +181,26 @@ def table(sitting: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def store(path: Path, sitting: dict[str, Any]) -> None:
+    """Beside what earlier runs have stored of other systems and parts."""
+    if path.exists():
+        stored = json.loads(path.read_text())["figures"]
+        for metric, by_system in sitting["figures"].items():
+            stored[metric] = {**stored.get(metric, {}), **by_system}
+        sitting = {**sitting, "figures": stored}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(sitting, indent=1, ensure_ascii=False) + "\n")
+
+
 def _better(metric: str) -> str:
     """Which way is better, if either is."""
     if metric.endswith("/s"):
         return "↑"
-    return "↓" if metric.endswith((", s", ", ms", ", µs", ", MiB")) else ""
+    return (
+        "↓"
+        if metric.endswith((", s", ", ms", ", µs", ", MiB", ", cores", ", bytes per order"))
+        else ""
+    )
 
 
 def _ratios(by_broker: dict[str, list[float]], peer: str) -> list[float]:

@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench.peers.kafka import classpath, kafka
+from bench.peers.ports import free_port
 from bench.peers.postgres import DATABASE, USER, Postgres
-from bench.peers.process import BrokerProcess, free_port
+from bench.peers.process import BrokerProcess
 from bench.peers.provision import PeerUnavailableError
 
 NAME = "Debezium 3.6 on Kafka 4.3"

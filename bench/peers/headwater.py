@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.peers.process import BrokerProcess, free_port, running
+from bench.peers.ports import free_port
+from bench.peers.process import BrokerProcess, running
 from bench.peers.provision import WORK
 
 if TYPE_CHECKING:

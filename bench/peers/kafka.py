@@ -2,12 +2,13 @@
 
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.peers.process import BrokerProcess, free_port, running
+from bench.peers.ports import free_port
+from bench.peers.process import BrokerProcess, running
 from bench.peers.provision import kafka_libs
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ WARM_JVM = ["-XX:+UseG1GC", "-Xmx1g"]  # for a tool that is itself the load
 
 
 @contextmanager
-def kafka(data_dir: Path, tls: "Certificate | None" = None) -> Iterator[BrokerProcess]:
+def kafka(
+    data_dir: Path, tls: "Certificate | None" = None, jvm: Sequence[str] = SERVER_JVM
+) -> Iterator[BrokerProcess]:
     """One node, broker and controller, with Kafka's defaults wherever one node allows them."""
     data_dir.mkdir(parents=True, exist_ok=True)
     port, controller_port = free_port(), free_port()
@@ -76,7 +79,7 @@ log.retention.ms=-1
     logging = data_dir / "log4j2.properties"
     logging.write_text(LOGGING)
     settings = f"-Dlog4j2.configurationFile={logging}"
-    command = ["java", *SERVER_JVM, settings, "-cp", classpath(), "kafka.Kafka", str(properties)]
+    command = ["java", *jvm, settings, "-cp", classpath(), "kafka.Kafka", str(properties)]
     with running(NAME, command, port, data_dir / "kafka.out", context) as broker:
         yield broker
 

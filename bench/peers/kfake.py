@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.peers.process import BrokerProcess, free_port, running
+from bench.peers.ports import free_port
+from bench.peers.process import BrokerProcess, running
 from bench.peers.provision import kfake_binary
 
 NAME = "kfake (fsync)"

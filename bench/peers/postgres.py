@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psycopg2
 
-from bench.peers.process import BrokerFailedError, free_port
+from bench.peers.ports import free_port
+from bench.peers.process import BrokerFailedError
 from bench.peers.provision import PeerUnavailableError
 
 START_TIMEOUT_S = 60

@@ -100,12 +100,6 @@ def running(
             broker.stop()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def answers_metadata(port: int, tls: ssl.SSLContext | None = None) -> bool:
     """Whether Metadata v1 without topics is answered, and names at least one broker."""
     #         api_key 3, version 1, correlation_id, client_id, no topics

@@ -4,13 +4,15 @@ Each comes from its own registry by name and exact version: Apache Kafka, S3Prox
 for the archive), mongo-java-server (for the tests of capture), OpenSearch (for those of its sink)
 and Spark's connector for Kafka as jars from Maven, kfake from the Go module proxy, librdkafka's
 source (for `rdkafka_performance`) from the npm package that carries it; mysql.py gets MySQL's
-servers. Nothing of them is kept in this repository.
+servers. Flink, Pathway and Quix Streams come from PyPI, each into a virtual environment of its
+own. Nothing of them is stored in this repository.
 """
 
 import fcntl
 import hashlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +63,11 @@ def mongo_server_classpath() -> str:
     return _classpath("mongo", "ReplicaSet.java")
 
 
+def lucene_monitor_classpath() -> str:
+    """Lucene Monitor, and bench/lucene_monitor/MonitorBench.java compiled."""
+    return _classpath("lucene_monitor", "MonitorBench.java")
+
+
 def opensearch_classpath() -> str:
     """An OpenSearch node, and bench/opensearch/OneNode.java compiled."""
     return _classpath("opensearch", "OneNode.java")
@@ -93,6 +100,21 @@ def copy_jars(pom: Path, folder: Path) -> None:
     """What the pom lists, into folder/libs."""
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder / 'libs'}"]
     run(["mvn", "-q", "-B", "-f", str(pom), "-DincludeScope=runtime", *goal])
+
+
+def flink_jars() -> Path:
+    """The folder with Flink's SQL connector for Kafka."""
+    return _jars("flink")
+
+
+def python_environment(name: str, requirements: list[str]) -> Path:
+    """The Python of a virtual environment of its own with these packages from PyPI."""
+
+    def build(folder: Path) -> None:
+        run([sys.executable, "-m", "venv", str(folder)])
+        run([str(folder / "bin" / "pip"), "install", "--quiet", *requirements])
+
+    return once(name, requirements, [], build) / "bin" / "python"
 
 
 def kfake_binary() -> Path:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers.process import BrokerFailedError, free_port
+from bench.peers.ports import free_port
+from bench.peers.process import BrokerFailedError
 from bench.peers.provision import s3proxy_libs
 
 BUCKET = "headwater"

@@ -1,0 +1,1 @@
+"""The jobs that are measured, once per system. Each runs in the environment of its system."""

@@ -1,0 +1,103 @@
+"""`hw.match` without Spark: rows a second through the operator, by the number of keys.
+
+    .venv/bin/python -m bench.patterns [--rows 400000] [--batch-rows 20000]
+
+Three steps (ordered, shipped, paid, with other rows in between) within an hour of event time, in
+one process on one core, with state in memory. Every key goes through the steps in turn; a tenth of
+the orders is never paid, and becomes a row when its hour is over.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from headwater.pipelines.operators.patterns.match_arguments import read_arguments
+from headwater.pipelines.operators.patterns.match_operator import Matching
+from headwater.pipelines.operators.runtime.contract import (
+    FAULT,
+    OFFSET,
+    ORIGIN,
+    SEEN,
+    TIME,
+    Input,
+    PartitionProgress,
+)
+from headwater.pipelines.operators.state.state_files import MemoryState
+from headwater.pipelines.operators.time.event_time import EventTime
+from headwater.pipelines.operators.time.lateness import Lateness
+
+_STEPS: Final = 6  # of a key in turn: order, other, ship, other, pay, other
+_SPAN_US: Final = 600_000_000  # of event time between two rows of a key
+
+
+def operator() -> Matching:
+    steps = {"ORDERED": "step = 0", "SHIPPED": "step = 2", "PAID": "step = 4"}
+    given = read_arguments(
+        ["k", "step", "v"],
+        ("k",),
+        "ORDERED X*? SHIPPED X*? PAID",
+        define=steps,
+        measures={"ordered": "ORDERED.v", "paid": "PAID.v", "rows": "count(*)"},
+        within="1 hour",
+        timed_out="is_unpaid",
+    )
+    kinds = [pa.bool_() if "=" in text else pa.int64() for text in given.names.computed]
+    computed = pa.schema([(f"__e{number}", kind) for number, kind in enumerate(kinds)])
+    results = pa.schema([(f"__m{number}", pa.int64()) for number in range(3)])
+    rows = pa.schema([("k", pa.int64())])
+    event_time = EventTime("at", 0)
+    return Matching(("k",), given.rules, event_time, Lateness("drop", 0), rows, computed, results)
+
+
+def batches(rows: int, keys: int, batch_rows: int) -> Iterator[Input]:
+    """Rows of all keys in turn, in the order of time."""
+    for first in range(0, rows, batch_rows):
+        number = np.arange(first, min(first + batch_rows, rows), dtype=np.int64)
+        key, turn = number % keys, number // keys
+        step = turn % _STEPS
+        is_unpaid = ((key + turn // _STEPS) % 10 == 0) & (step == 4)
+        step[is_unpaid] = 1
+        times = number * _SPAN_US // keys
+        columns = {
+            "k": key,
+            "__e0": step == 0,
+            "__e1": step == 2,
+            "__e2": step == 4,
+            "__e3": number,
+            TIME: times,
+            SEEN: times,
+            FAULT: np.zeros(len(number), np.int8),
+            ORIGIN: np.zeros(len(number), np.int32),
+            OFFSET: number,
+        }
+        progress = PartitionProgress("t", 0, int(times[-1]), int(number[-1]))
+        yield Input(pa.table(columns), (("t", 0),), (progress,), 0)
+
+
+def measure(rows: int, keys: int, batch_rows: int) -> tuple[float, int, int]:
+    """Rows a second, results, and the rows of state at the end."""
+    matching, state, found = operator(), MemoryState(), 0
+    inputs = list(batches(rows, keys, batch_rows))
+    began_s = time.perf_counter()
+    for given in inputs:
+        found += len(matching.step(state, (given,)))
+    took_s = time.perf_counter() - began_s
+    return rows / took_s, found, state.counters["rows"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--batch-rows", type=int, default=20_000)
+    options = parser.parse_args()
+    for keys in (1_000, 100_000):
+        rate, found, stored = measure(options.rows * (1 + (keys > 1_000)), keys, options.batch_rows)
+        print(f"{keys:>9,} keys: {rate:>9,.0f} rows/s, {found:,} results, {stored:,} rows of state")
+
+
+if __name__ == "__main__":
+    main()
