@@ -47,7 +47,7 @@ class MongoDatabase(Database):
         self.server = server
         self.name = f"contract{next(_numbers)}"
         self.database = server.client[self.name]
-        self.has_images = has_images
+        self.has_images = self.has_exact_images = has_images
         self.sources: list[MongoSource] = []
 
     def source(self, **options: Any) -> MongoSource:

@@ -77,6 +77,7 @@ class Database(ABC):
     has_truncate = False
     has_keyless = True
     has_columns = True  # a column can be added
+    has_exact_images = True  # `after` is the row as the change left it, not as it is when read
     logs_other_tables = True  # the log moves on by changes of tables that are not followed
 
     @abstractmethod
@@ -219,8 +220,9 @@ class Topic:
 
     The watermark rule: a chunk is published between two transactions, as soon as the stream has
     passed everything that the chunk contains. Rows whose key was changed meanwhile by a transaction
-    that the chunk does not contain are left out: the topic has them newer. A chunk that does not
-    contain a transaction which was sent before it was read is read again.
+    that the chunk does not contain are left out: the topic has them newer. (So may the change of a
+    transaction that it contains, if the database looks `after` up when the change is read.) A
+    chunk that does not contain a transaction which was sent before it was read is read again.
     """
 
     database: Database
@@ -239,7 +241,9 @@ class Topic:
 
     def apply(self, transaction: Transaction) -> None:
         self.sent = [*self.sent[-1000:], transaction.begin]
-        is_newer = self.chunk is not None and not self.chunk.contains(transaction.begin)
+        is_newer = self.chunk is not None and not (
+            self.database.has_exact_images and self.chunk.contains(transaction.begin)
+        )
         for change in transaction.changes:
             if change.table.id != self.table_id:
                 continue
