@@ -107,6 +107,10 @@ def test_what_would_have_matched(broker, run):
         ["<em>Storms</em> ahead"],
         ["A <em>storm</em>, captured"],
     ]
+    assert run("add", "plain", "storm")[0] == 0
+    for language, count in ((), 1), (("--language", "en"), 2):
+        found = json.loads(run("test", "plain", *of, *language, "--json")[1])
+        assert len(found["matches"]) == count
     found = json.loads(run("test", "--query", "storm", *of, "--since", "1d", "--json")[1])
     assert [match["document"]["title"] for match in found["matches"]] == [
         "An old storm",

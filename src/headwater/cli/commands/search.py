@@ -116,7 +116,10 @@ def _drop(args: argparse.Namespace) -> int:
 def _configure_test(parser: Parser) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help="name of a stored search")
     parser.add_argument("--query", metavar="QUERY", help="a query that is not stored")
-    parser.add_argument("--language", metavar="LANGUAGE", default="", help="of --query")
+    parser.add_argument(
+        "--language", metavar="LANGUAGE", default="",
+        help="of --query, or of a search that names none: that of the pipeline",
+    )  # fmt: skip
     parser.add_argument(
         "-t", "--topic", metavar="TOPIC", required=True, help="topic of the documents"
     )
@@ -143,7 +146,7 @@ def _test(args: argparse.Namespace) -> int:
     query, language = args.query, args.language
     if query is None:
         stored = StoredSearches(loaded.bootstrap(), loaded.client, args.searches).one(args.id)
-        query, language = stored.query, stored.language
+        query, language = stored.query, stored.language or language
     condition = parse_query(query, tuple(args.text), language=language)
     found = search_recent(
         loaded.bootstrap(),
@@ -197,7 +200,7 @@ COMMANDS = {
         "show what a search would have matched in the last hour",
         _configure_test,
         _test,
-        "  headwater search test storms -t articles --text title --text body\n"
+        "  headwater search test storms -t articles --text title --text body --language english\n"
         "  headwater search test --query '\"heavy rain\"' -t articles --text body --since 1d",
     ),
     "drop": Command("remove a search", _configure_id, _drop),
