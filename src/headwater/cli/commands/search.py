@@ -1,24 +1,20 @@
 """`headwater search add | list | show | test | drop`."""
 
 import argparse
-import contextlib
 import time
-from collections.abc import Iterator
 
 from headwater.cli.arguments import broker_options, load_config
+from headwater.cli.decoding import decoding
 from headwater.cli.parser import Command, Parser, duration_s, whole_number
-from headwater.config import Config
-from headwater.errors import HeadwaterError, SearchRefused, UsageError
+from headwater.errors import SearchRefused, UsageError
+from headwater.pipelines.definitions_topic import now
 from headwater.pipelines.search.query_parser import parse_query
-from headwater.pipelines.search.recent_matches import Decode, RecentSearch, search_recent
+from headwater.pipelines.search.recent_matches import RecentSearch, search_recent
 from headwater.pipelines.search.stored_searches import (
     DEFAULT_TOPIC,
     StoredSearch,
     StoredSearches,
-    now,
 )
-from headwater.schema_lookup.lookup import SchemaLookup, looks_framed
-from headwater.schema_lookup.sources import schema_source
 from headwater.terminal.output import note, plural, print_json, say, table
 
 _RECORDS = 10_000
@@ -165,7 +161,7 @@ def _test(args: argparse.Namespace) -> int:
         stored = StoredSearches(loaded.bootstrap(), loaded.client, args.searches).one(args.id)
         query, language = stored.query, stored.language
     condition = parse_query(query, tuple(args.text), language=language)
-    with _decoding(loaded) as decode:
+    with decoding(loaded) as decode:
         found = search_recent(
             loaded.bootstrap(),
             loaded.client,
@@ -203,29 +199,6 @@ def _print_found(args: argparse.Namespace, found: RecentSearch) -> None:
         say(f"{match.at:%Y-%m-%d %H:%M:%S}  {place}  {' · '.join(match.highlights)}".rstrip())
     left_out = f"; {plural(found.unreadable, 'record')} left out" if found.unreadable else ""
     note(f"{len(found.matches):,} of {plural(found.documents, 'document')} would match{left_out}")
-
-
-@contextlib.contextmanager
-def _decoding(loaded: Config) -> Iterator[Decode]:
-    """Values with the id of a schema are looked up when the first one comes."""
-    lookup: list[SchemaLookup] = []
-
-    def decode(value: bytes) -> bytes:
-        if not looks_framed(value):
-            return value
-        if not lookup:
-            source = schema_source(loaded.schemas, loaded.bootstrap(), loaded.client)
-            lookup.append(SchemaLookup(source))
-        try:
-            return lookup[0].decode(value).json()
-        except HeadwaterError as error:
-            raise ValueError(str(error)) from error
-
-    try:
-        yield decode
-    finally:
-        for opened in lookup:
-            opened.close()
 
 
 def _searches(args: argparse.Namespace) -> StoredSearches:
