@@ -1,13 +1,18 @@
 """Expressions of a single row in stored patterns: what Python computes, and Spark does, too."""
 
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import orjson
 import pyarrow as pa
 import pytest
-from tiers import long
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiers import examples, long
 
 from headwater.errors import PipelineError
+from headwater.pipelines.operators.patterns.row_functions import ROW_FUNCTIONS
 from headwater.pipelines.operators.patterns.stored.definitions import (
     PatternDefinition,
     compiled,
@@ -85,6 +90,18 @@ def test_a_value_that_cannot_be_computed_is_null():
     assert found == [([None], 1)] * len(texts)
 
 
+@settings(max_examples=examples(1_000), deadline=None)
+@given(st.text("ab.\n", max_size=8), st.text("ab._%", max_size=6))
+def test_like_is_like_a_regular_expression(text, pattern):
+    same = "".join({"%": ".*", "_": "."}.get(one, re.escape(one)) for one in pattern)
+    is_like = re.fullmatch(same, text, re.DOTALL) is not None
+    assert ROW_FUNCTIONS["like"](text, pattern) is is_like
+
+
+def test_like_is_linear_whatever_the_pattern():
+    assert not ROW_FUNCTIONS["like"]("a" * 100_000, "%a" * 50 + "%b")
+
+
 COLUMNS = pa.schema(
     [
         ("user", pa.string()), ("price", pa.float64()), ("at", pa.timestamp("us", "UTC")),
@@ -139,6 +156,4 @@ def test_a_definition_is_read_as_it_was_written():
         "p", "A B", {"A": "x > 1"}, {"m": "A.x"}, {"U": ["A", "B"]}, "1 hour",
         "SKIP TO NEXT ROW", True, "start", "ann", "mail", "2026-01-01",
     )  # fmt: skip
-    import orjson
-
     assert PatternDefinition.of_row(orjson.loads(written.to_json())) == written

@@ -230,6 +230,15 @@ def _tables(state):
     return set(getattr(state, "locations", ())) | set(getattr(state, "changed", ()))
 
 
+def test_a_table_of_patterns_that_is_emptied_has_none(tmp_path):
+    matcher = StoredMatcher(tmp_path)
+    emptied = {"id": None, "_op": "t", "_at": at(7)}
+    changes = [stored("p", 0, **RISE), stored("q", 0, **RISE), emptied, stored("q", 8, **RISE)]
+    found = matcher.batch(prices([1, 2, 1, 2, 1, 2], start=5), changes)
+    assert sorted(ids(found)) == [("p", "0-1"), ("q", "0-1"), ("q", "4-5")]
+    assert matcher.shared("patterns") == 1
+
+
 def test_a_refused_pattern_ends_nothing_and_is_counted(tmp_path):
     matcher = StoredMatcher(tmp_path)
     bad = [

@@ -44,21 +44,44 @@ def _substring(text: Any, start: Any, length: Any = None) -> str:
 
 
 def _like(text: Any, pattern: Any) -> bool:
-    return _compiled_like(_text(pattern)).fullmatch(_text(text)) is not None
+    """Without backtracking: what is between two `%` is taken where it is first found."""
+    text = _text(text)
+    first, *others = _like_parts(_text(pattern))
+    if not others:
+        return first.fullmatch(text) is not None
+    found = first.match(text)
+    if found is None:
+        return False
+    *inner, last = others
+    for part in inner:
+        found = part.search(text, found.end())
+        if found is None:
+            return False
+    return last.match(text, max(found.end(), len(text) - _length(last))) is not None
 
 
 @lru_cache(maxsize=1024)
-def _compiled_like(pattern: str) -> re.Pattern[str]:
-    parts, escaped = [], False
+def _like_parts(pattern: str) -> tuple[re.Pattern[str], ...]:
+    """What is between `%`; each matches texts of one length. The last one ends the text."""
+    parts, escaped = [""], False
     for character in pattern:
         if escaped or character not in "\\%_":
-            parts.append(re.escape(character))
+            parts[-1] += re.escape(character)
             escaped = False
         elif character == "\\":
             escaped = True
+        elif character == "%":
+            parts.append("")
         else:
-            parts.append(".*" if character == "%" else ".")
-    return re.compile("".join(parts), re.DOTALL)
+            parts[-1] += "."
+    parts[-1] += r"\Z"
+    return tuple(re.compile(part, re.DOTALL) for part in parts)
+
+
+@lru_cache(maxsize=1024)
+def _length(part: re.Pattern[str]) -> int:
+    """Of the texts that the last part matches."""
+    return len(re.sub(r"\\(.)", r"\1", part.pattern.removesuffix(r"\Z"), flags=re.DOTALL))
 
 
 def _rounded(value: Any, places: Any = 0) -> Any:
