@@ -6,13 +6,13 @@ import time
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser, duration_s, whole_number
 from headwater.errors import UsageError
+from headwater.pipelines.definitions_topic import now
 from headwater.pipelines.search.query_parser import parse_query
 from headwater.pipelines.search.recent_matches import RecentSearch, search_recent
 from headwater.pipelines.search.stored_searches import (
     DEFAULT_TOPIC,
     StoredSearch,
     StoredSearches,
-    now,
 )
 from headwater.terminal.output import note, plural, print_json, say, table
 

@@ -21,6 +21,7 @@ from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.paging import page_of, whole
 from headwater.console.web.rendering import Question, ask, both, confirmed, seen, shown
 from headwater.errors import HeadwaterError, MissingExtra, UsageError
+from headwater.pipelines.definitions_topic import now
 from headwater.pipelines.search.analysis import LANGUAGES
 from headwater.pipelines.search.query_parser import parse_query
 from headwater.pipelines.search.recent_matches import RecentMatch, RecentSearch, search_recent
@@ -28,7 +29,6 @@ from headwater.pipelines.search.stored_searches import (
     DEFAULT_TOPIC,
     StoredSearch,
     StoredSearches,
-    now,
 )
 from headwater.web.listener import require_listener
 

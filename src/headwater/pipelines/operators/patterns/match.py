@@ -77,14 +77,8 @@ def match(
     decided: the time of the row or of the deadline; and the measures. They follow from the rows
     that are in time alone, neither from batch boundaries nor from the order of arrival.
     """
-    keys = _keys(frame, key)
-    if late == CORRECT:
-        raise PipelineError(
-            f"{_KIND}: late={late!r} is for windows",
-            detail="a match that was emitted is not retracted",
-            hint='late="drop" counts late rows, "side" stores them, too; a longer delay of'
-            " hw.event_time waits for them",
-        )
+    keys = keys_of(_KIND, frame, key)
+    refuse_corrections(_KIND, late)
     given = read_arguments(
         [column for column in frame.columns if column not in OURS],
         keys,
@@ -110,21 +104,31 @@ def match(
     return _measured(result, shown, given.measures, timed_out)
 
 
-def _keys(frame: "DataFrame", key: str | Sequence[str]) -> tuple[str, ...]:
+def keys_of(kind: str, frame: "DataFrame", key: str | Sequence[str]) -> tuple[str, ...]:
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
         raise PipelineError(
-            f"{_KIND}: key is empty",
+            f"{kind}: key is empty",
             hint="the columns that rows of a match share (PARTITION BY); for one match over all"
             ' rows, a constant: .withColumn("all", F.lit(1))',
         )
     for column in keys:
         if column not in frame.columns:
             raise PipelineError(
-                f"{_KIND}: there is no column {column}",
+                f"{kind}: there is no column {column}",
                 detail="columns are " + ", ".join(frame.columns),
             )
     return keys
+
+
+def refuse_corrections(kind: str, late: str) -> None:
+    if late == CORRECT:
+        raise PipelineError(
+            f"{kind}: late={late!r} is for windows",
+            detail="a match that was emitted is not retracted",
+            hint='late="drop" counts late rows, "side" stores them, too; a longer delay of'
+            " hw.event_time waits for them",
+        )
 
 
 # ── Spark ───────────────────────────────────────────────────────────────────────────────────────
