@@ -6,7 +6,7 @@ number of keys, and of stored patterns.
 Three steps (ordered, shipped, paid, with other rows in between) within an hour of event time, in
 one process on one core, with state in memory. Every key goes through the steps in turn; a tenth of
 the orders is never paid, and becomes a row when its hour is over. Of stored patterns, each order
-begins one. Rates of stored patterns are by CPU time, since they take long on a busy machine.
+begins one. Rates of stored patterns are by CPU time, which a busy machine changes less.
 """
 
 import argparse

@@ -85,7 +85,7 @@ def test_values_are_those_of_spark(spark):
 
 def test_a_value_that_cannot_be_computed_is_null():
     texts = ["CAST(a AS bigint)", "a > 5", "lower(n) = 'x'", "CAST(a AS timestamp) < t"]
-    found = [row_expression("it", text, list(ROW)).values({k: [v] for k, v in ROW.items()}, 1)
+    found = [row_expression("it", text, list(ROW)).values({k: [v] for k, v in ROW.items()}, (0,))
              for text in texts]  # fmt: skip
     assert found == [([None], 1)] * len(texts)
 

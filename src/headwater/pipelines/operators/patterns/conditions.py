@@ -51,7 +51,7 @@ class KeyRows:
     __slots__ = ("columns", "first", "rows", "variables")
 
     def __init__(
-        self, columns: Sequence[Sequence[Any]], variables: Sequence[str], rows: list[int]
+        self, columns: Sequence[Sequence[Any]], variables: Sequence[str], rows: Sequence[int]
     ) -> None:
         self.columns = columns  # by the number of the computed column; values of all rows
         self.variables = variables

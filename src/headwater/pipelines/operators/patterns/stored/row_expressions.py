@@ -20,6 +20,7 @@ from headwater.pipelines.operators.patterns.conditions import (
     UNFIT,
     KeyRows,
     Term,
+    leaves_of,
     value_function,
 )
 from headwater.pipelines.operators.patterns.language.pattern_text import place_in
@@ -60,16 +61,38 @@ class RowExpression:
     def is_column(self) -> bool:
         return self.term == ("leaf", Navigation(0))
 
-    def values(self, columns: Mapping[str, Sequence[Any]], rows: int) -> tuple[list[Any], int]:
-        """Of so many rows; and for how many it cannot be computed, which have null."""
+    @property
+    def parts(self) -> "tuple[RowExpression, ...]":
+        """The conditions that AND connects; itself, if it has none."""
+        if self.term[0] != "and":
+            return (self,)
+        return tuple(
+            inner
+            for term in self.term[1:]
+            for inner in RowExpression(self._name_of(term), term, self.columns).parts
+        )
+
+    def _name_of(self, term: Term) -> str:
+        """Equal for parts of other expressions that compute the same."""
+        used = [
+            self.columns[leaf.column]
+            for leaf in leaves_of(term)
+            if isinstance(leaf, Navigation) and leaf.column is not None
+        ]
+        return f"{term!r} {used}"
+
+    def values(
+        self, columns: Mapping[str, Sequence[Any]], rows: Sequence[int]
+    ) -> tuple[list[Any], int]:
+        """Of these rows; and for how many it cannot be computed, which have null."""
         used = [columns[name] for name in self.columns]
         if self.is_column:
-            return list(used[0]), 0
-        key = KeyRows(used, (), list(range(rows)))
+            return [used[0][row] for row in rows], 0
+        key = KeyRows(used, (), range(len(used[0]) if used else len(rows)))
         evaluate = value_function(self.term)
         found: list[Any] = []
         undecided = 0
-        for row in range(rows):
+        for row in rows:
             try:
                 found.append(evaluate(key, row, ""))
             except UNFIT:
@@ -79,7 +102,7 @@ class RowExpression:
 
     def value(self, row: Mapping[str, Any]) -> Any:
         """Of one row. Null if it cannot be computed."""
-        return self.values({name: [row[name]] for name in self.columns}, 1)[0][0]
+        return self.values({name: [row[name]] for name in self.columns}, (0,))[0][0]
 
 
 def row_expression(

@@ -66,24 +66,32 @@ class RowValues:
         self.rows = rows
         self.undecided = 0
         self._columns = _Columns(rows)
-        self._computed: dict[str, list[Any]] = {}
+        self._true: dict[str, list[int]] = {}  # rows for which a condition is true
 
-    def of(self, expression: RowExpression) -> list[Any]:
-        found = self._computed.get(expression.text)
-        if found is None:
-            found, undecided = expression.values(self._columns, len(self.rows))
-            self._computed[expression.text] = found
-            self.undecided += undecided
-        return found
+    def true_rows(self, condition: RowExpression) -> Sequence[int]:
+        """For which it is true. Of conditions that AND connects, one is computed for all rows, and
+        shared with other patterns; the next ones where those before are true.
+        """
+        first, *others = condition.parts
+        rows = self._true.get(first.text)
+        if rows is None:
+            rows = self._true[first.text] = self._where(first, range(len(self.rows)))
+        for part in others:
+            rows = self._where(part, rows)
+        return rows
 
     def of_some(self, expression: RowExpression, rows: pa.Table) -> list[Any]:
-        """Of some of the rows."""
-        found = self._computed.get(expression.text)
-        if found is None:
-            found, undecided = expression.values(_Columns(rows), len(rows))
-            self.undecided += undecided
-            return found
-        return [found[row] for row in rows[ROW].to_pylist()]
+        """Its values in some of the rows."""
+        return self._values(expression, rows[ROW].to_pylist())
+
+    def _where(self, condition: RowExpression, rows: Sequence[int]) -> list[int]:
+        values = self._values(condition, rows)
+        return [row for row, value in zip(rows, values, strict=True) if value is True]
+
+    def _values(self, expression: RowExpression, rows: Sequence[int]) -> list[Any]:
+        found, undecided = expression.values(self._columns, rows)
+        self.undecided += undecided
+        return found
 
 
 class _Columns(Mapping[str, Sequence[Any]]):
@@ -150,18 +158,17 @@ class VersionedMatch(MatchSettings):
         if columns is None:
             return None
         assert self.ready is not None
-        found = np.zeros(len(rows), np.bool_)
-        at = rows[ROW].to_numpy()
+        is_start = np.zeros(len(self.ready.rows), np.bool_)
         for column in columns:
-            flags = [flag is True for flag in self.ready.of(self._expressions[column])]
-            found |= np.array(flags, np.bool_)[at]
+            is_start[self.ready.true_rows(self._expressions[column])] = True
+        found: npt.NDArray[np.bool_] = is_start[rows[ROW].to_numpy()]
         return found
 
     def values(self, old: pa.Table, ready: pa.Table) -> list[list[Any]]:
         assert self.ready is not None
         of_old = _Columns(old)
         return [
-            expression.values(of_old, len(old))[0] + self.ready.of_some(expression, ready)
+            expression.values(of_old, range(len(old)))[0] + self.ready.of_some(expression, ready)
             if number in self._wanted
             else []
             for number, expression in enumerate(self._expressions)
@@ -209,13 +216,11 @@ class VersionedMatch(MatchSettings):
                 column = values[leaf.column]
                 of_leaf = [None if row is None else column[row] for row in of_leaf]  # noqa: PLW2901
             leaves[leaf_name(number)] = of_leaf
-        rows = len(found.times_us)
+        rows = range(len(found.times_us))
         columns = {
             name: measure.values(leaves, rows)[0] for name, measure in self.pattern.measures.items()
         }
-        return [
-            _json({name: column[row] for name, column in columns.items()}) for row in range(rows)
-        ]
+        return [_json({name: column[row] for name, column in columns.items()}) for row in rows]
 
 
 def _json(values: Mapping[str, Any]) -> str:
