@@ -141,6 +141,7 @@ class WriteRun:
                 catch_up=self._catch_up,
                 idle=self._commit_group,
                 every_s=self._settings.every,
+                has_cuts=self._settings.transactions == "whole",
                 name=self.write.name,
             )
             self._local.start()
