@@ -49,7 +49,7 @@ class LiveReader:
         self.connects: dict[str, str] = {}  # and to how captures write them (decoding/captured.py)
         self.topics: set[str] = set()  # that were read, except by patterns
         # For the ends of micro-batches, if a query reads the sources (engine/query_batches.py).
-        self._ends = Path(tempfile.gettempdir()) / f"headwater-ends-{uuid.uuid4().hex}"
+        self._ends_file = Path(tempfile.gettempdir()) / f"headwater-ends-{uuid.uuid4().hex}"
 
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
@@ -64,7 +64,7 @@ class LiveReader:
             "max_rows": str(settings.batch_rows),
             "on_bad": "dead-letter",
             "name": settings.name,
-            "ends": str(self._ends),
+            "ends": str(self._ends_file),
             **self._decryption(value),
             **options,
         }
