@@ -7,6 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 from support.pipelines.operator_driver import Unsynced
+from tiers import in_full
 
 from headwater.errors import StateLost
 from headwater.pipelines.engine.local_state import LocalState, is_local
@@ -131,7 +132,7 @@ def test_tasks_go_on_with_the_new_buckets(tmp_path):
     assert manifests.after(3)["counting"] == [3] * 5
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["killed", "power_cut"])
+@pytest.mark.parametrize("power", [True, *in_full(False)], ids=["power_cut", "killed"])
 @pytest.mark.parametrize("then", ["commit", "hand_over"])
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
 @pytest.mark.parametrize("in_tasks", [False, True], ids=["driver", "tasks"])
