@@ -62,9 +62,15 @@ class BatchSearches:
         self._keys = keys
         self._groups = groups
         self._ready = ready
-        self._rows = SortedRows(state, ROWS, operator.row_schema, operator.key, words=WORDS_OF_ROW)
+        self._rows = SortedRows(
+            state, ROWS, operator.stored_schema, operator.key, words=WORDS_OF_ROW
+        )
         self._before = keys.find(groups)
-        # Rows of all keys: those of the state first, then those of the batch.
+        self._load_rows()
+
+    def _load_rows(self) -> None:
+        """Of all keys: those of the state first, then those of the batch."""
+        ready, groups = self._ready, self._groups
         which, numbers = self._rows.groups(groups)
         row_numbers = self._rows.hashes(numbers)[:, WORDS].astype(np.int64)
         order = np.lexsort((row_numbers, which))
@@ -218,20 +224,25 @@ class BatchSearches:
 
     def _table(self, keys: pa.Table, output: MatchRows) -> tuple[pa.Table, Int64s]:
         """In the order of time; and the numbers that its rows had."""
-        operator, rules = self._operator, self._operator.rules
         times_us = np.array(output.times_us, np.int64)
         order = np.argsort(times_us, kind="stable")
-        times = pa.array(times_us)
+        columns = self._result_columns(keys, output)
+        columns.append(result_positions(self._operator.topic, pa.array(times_us)))
+        columns.append(pa.repeat("c", len(times_us)))
+        table = pa.Table.from_arrays(columns, schema=self._operator.output)
+        return table.take(pa.array(order)), order
+
+    def _result_columns(self, keys: pa.Table, output: MatchRows) -> list[Any]:
+        """Those before the position."""
+        operator, rules = self._operator, self._operator.rules
         if rules.rows == ALL_ROWS:
             rows = self._all.select(operator.rows.names).take(pa.array(output.rows, pa.int64()))
         else:
             rows = keys.take(pa.array(output.keys, pa.int64()))
         computed = [self._all[name] for name in operator.computed.names]
-        columns = [*rows.columns, times.cast(_TIMESTAMP)]
+        columns = [*rows.columns, pa.array(output.times_us, pa.int64()).cast(_TIMESTAMP)]
         for number, column in enumerate(operator.results):
             columns.append(output.column(number, column.type, computed))
         if rules.timed_out is not None:
             columns.append(pa.array(output.is_timed_out, pa.bool_()))
-        columns += [result_positions(operator.topic, times), pa.repeat("c", len(times))]
-        table = pa.Table.from_arrays(columns, schema=operator.output)
-        return table.take(pa.array(order)), order
+        return columns

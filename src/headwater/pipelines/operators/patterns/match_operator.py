@@ -43,7 +43,7 @@ from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, distinct, hashes_of
 from headwater.pipelines.operators.state.sorted_rows import SortedRows, rescale_sorted_rows
 from headwater.pipelines.operators.state.state_files import MemoryState
-from headwater.pipelines.operators.time.lateness import admit_and_advance, times_of
+from headwater.pipelines.operators.time.lateness import Admission, admit_and_advance, times_of
 from headwater.pipelines.operators.time.watermarks import watermark_of
 
 _PENDING: Final = "pending"
@@ -79,7 +79,7 @@ class Matching(MatchSettings):
             before, after, share, KEYS, self.keys_schema, self.key, words=WORDS
         )
         after.counters[ROWS] = rescale_sorted_rows(
-            before, after, share, ROWS, self.row_schema, self.key, words=WORDS_OF_ROW
+            before, after, share, ROWS, self.stored_schema, self.key, words=WORDS_OF_ROW
         )
 
     roles = ("event",)
@@ -95,8 +95,11 @@ class Matching(MatchSettings):
         return (flags_at(len(given.rows), chosen),)
 
     def _check_compatible(self, state: State) -> None:
-        settings = f"key {self.key} {settings_of(self.rules)} {self.computed.names}"
-        check_settings_compatible(state, "hw.match", settings)
+        check_settings_compatible(state, "hw.match", self._settings)
+
+    @property
+    def _settings(self) -> str:
+        return f"key {self.key} {settings_of(self.rules)} {self.computed.names}"
 
     # ── rows in the order of event time ───────────────────────────────────────────────────────
 
@@ -105,7 +108,7 @@ class Matching(MatchSettings):
         admission = admit_and_advance(state, given, self.time, self.lateness, times_of(given) + 1)
         fresh = self._fresh(given, admission.rows)
         ready = self._ready(state, fresh, admission.watermark_us)
-        return self._matched(state, ready, admission.watermark_us)
+        return self._matched(state, ready, admission)
 
     def _fresh(self, given: Input, is_admitted: npt.NDArray[np.bool_]) -> pa.Table:
         """Admitted rows; INPUT is their number among all of the input."""
@@ -136,11 +139,11 @@ class Matching(MatchSettings):
 
     # ── the search of each key ────────────────────────────────────────────────────────────────
 
-    def _matched(self, state: State, ready: pa.Table, now_us: int) -> MatchResults:
+    def _matched(self, state: State, ready: pa.Table, admission: Admission) -> MatchResults:
         stored = SortedRows(state, KEYS, self.keys_schema, self.key, words=WORDS)
         numbers = stored.numbers()
         timers = stored.take(numbers, [TIMER])[TIMER].to_numpy()
-        due = numbers[timers < now_us]
+        due = numbers[timers < admission.watermark_us]
         ready, row_hashes = self._relevant(ready, stored)
         groups, group = distinct(np.concatenate([row_hashes, stored.hashes(due)]))
         if not len(groups):
@@ -150,7 +153,17 @@ class Matching(MatchSettings):
         ready = ready.take(
             pc.sort_indices(ready, sort_keys=[(name, "ascending") for name in order])
         )
-        return BatchSearches(self, state, stored, groups, ready.combine_chunks()).run(now_us)
+        return self._run_searches(state, stored, groups, ready.combine_chunks(), admission)
+
+    def _run_searches(
+        self,
+        state: State,
+        stored: SortedRows,
+        groups: Hashes,
+        ready: pa.Table,
+        admission: Admission,
+    ) -> MatchResults:
+        return BatchSearches(self, state, stored, groups, ready).run(admission.watermark_us)
 
     def _relevant(self, ready: pa.Table, stored: SortedRows) -> tuple[pa.Table, Hashes]:
         """Without the rows of keys that have no state, and no row that a match could begin with."""

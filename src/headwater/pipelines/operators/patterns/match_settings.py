@@ -57,6 +57,11 @@ class MatchSettings:
             ]
         )
 
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """Of the rows of keys in the state."""
+        return self.row_schema
+
     @cached_property
     def row_schema(self) -> pa.Schema:
         return pa.schema([*self.rows, *self.computed, (TIME, pa.int64())])
