@@ -55,7 +55,7 @@ MORE = """
     )
     flow.write(rises, to="cache", table="rises", key=["name_id", "number"])
     falls = hw.match(
-        rows, "name_id", "A B+", time=at, define={{"B": "n < PREV(n)"}}, within="1 minute",
+        rows, "name_id", "A B+", time=at, define={{"B": "id < PREV(id)"}}, within="1 minute",
         measures={{"first": "FIRST(id)", "last": "LAST(id)", "number": "MATCH_NUMBER()"}},
         late="correct", allowed_lateness="1 minute", name="match-2",
     )

@@ -127,7 +127,8 @@ class CorrectedSearches(BatchSearches):
             if not is_late[rows.start : end].any():
                 found = search.read_on(after[1], len(old_rows))
                 counts["matches"] += _matches(found)
-                results.add(self._rows_of(group, after[0], found))
+                if found:
+                    results.add(self._rows_of(group, after[0], found))
             else:
                 was_line = line_of(old_rows.tolist(), search.first)
                 was, found = search.read_again(was_line[1], after[1])
