@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headwater.pipelines.operators.joins.stream_join import join
     from headwater.pipelines.operators.patterns.builder import pattern
     from headwater.pipelines.operators.patterns.match import match
+    from headwater.pipelines.operators.patterns.stored.definitions import PATTERNS
+    from headwater.pipelines.operators.patterns.stored.match_stored import match_stored
     from headwater.pipelines.operators.processing.process import process
     from headwater.pipelines.operators.selection.deduplicate import deduplicate
     from headwater.pipelines.operators.selection.top import top
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.views.query import sql
 
 __all__ = [
+    "PATTERNS",
     "SEARCHES",
     "Flow",
     "agg",
@@ -45,6 +48,7 @@ __all__ = [
     "join_tables",
     "lookup",
     "match",
+    "match_stored",
     "pattern",
     "personal_topics",
     "pipeline",
@@ -66,6 +70,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "PATTERNS": "headwater.pipelines.operators.patterns.stored.definitions",
     "SEARCHES": "headwater.pipelines.search.stored_searches",
     "Flow": "headwater.pipelines.flow",
     "agg": "headwater.pipelines.operators.aggregates.api",
@@ -78,6 +83,7 @@ _HOMES = {
     "join_tables": "headwater.pipelines.operators.joins.join_tables",
     "lookup": "headwater.pipelines.operators.joins.lookup",
     "match": "headwater.pipelines.operators.patterns.match",
+    "match_stored": "headwater.pipelines.operators.patterns.stored.match_stored",
     "pattern": "headwater.pipelines.operators.patterns.builder",
     "personal_topics": "headwater.inspect.subjects",
     "pipeline": "headwater.pipelines.pipeline",

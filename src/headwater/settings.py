@@ -157,8 +157,8 @@ def address(value: Any) -> str:
 
 
 def addresses(value: Any) -> str:
-    for each in str(value).split(","):
-        address(each)
+    for part in str(value).split(","):
+        address(part)
     return str(value)
 
 
@@ -222,7 +222,7 @@ class SecretKind:
         return Secret(self._kind(value))
 
 
-def list_of(separator: str, each: Kind) -> Kind:
+def list_of(separator: str, item: Kind) -> Kind:
     """A list in the file; elsewhere a text with `separator` between the elements."""
 
     def read(value: Any) -> tuple[Any, ...]:
@@ -230,7 +230,7 @@ def list_of(separator: str, each: Kind) -> Kind:
             value = [part.strip() for part in value.split(separator) if part.strip()]
         if not isinstance(value, list):
             raise ValueError("a list")  # noqa: TRY004 (what was read is data, not an argument)
-        return tuple(each(part) for part in value)
+        return tuple(item(part) for part in value)
 
     return read
 

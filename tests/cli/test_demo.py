@@ -122,7 +122,7 @@ def test_what_it_prints_to_try_can_be_pasted_and_it_ends_verified(directory):
     """
     bin_ = Path(sys.executable).parent
     program = [f"./{bin_.name}/headwater"]
-    demo = Demo(directory, "--seconds", "15", program=program, cwd=bin_.parent)
+    demo = Demo(directory, "--seconds", "15", "--rate", "5", program=program, cwd=bin_.parent)
     demo.until(r"^   kill -9 \d+   # capture shop")
     demo.process.send_signal(signal.SIGSTOP)
     lines = re.findall("^   (.+)$", demo.said, re.MULTILINE)

@@ -51,6 +51,21 @@ def test_searches_are_added_listed_replaced_and_dropped(run):
     assert "did you mean storms?" in said
 
 
+def test_searches_of_other_producers_are_replaced_and_dropped_under_their_own_keys(broker, run):
+    ensure_topics(broker, ClientSettings(), [NewTopic("others", 3, {})])
+    producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})
+    for key in (b'{"id": "rain"}', b'{ "id":"rain" }'):
+        producer.produce("others", b'{"id": "rain", "query": "rain"}', key)
+    producer.produce("others", b'{"query": "no id"}', b'{"id": "none"}')
+    producer.flush()
+    of = ("--searches", "others")
+    assert "is replaced" in run("add", "rain", "rain OR snow", *of)[2]
+    found = json.loads(run("list", "--json", *of)[1])
+    assert [(one["id"], one["query"]) for one in found] == [("rain", "rain OR snow")]
+    assert run("drop", "rain", *of)[0] == 0
+    assert run("list", *of)[2].startswith("no searches")
+
+
 def test_mistakes_are_refused_with_their_place_and_nothing_is_stored(run):
     of = ("--searches", "none")
     for arguments, message in (
@@ -92,6 +107,10 @@ def test_what_would_have_matched(broker, run):
         ["<em>Storms</em> ahead"],
         ["A <em>storm</em>, captured"],
     ]
+    assert run("add", "plain", "storm")[0] == 0
+    for language, count in ((), 1), (("--language", "en"), 2):
+        found = json.loads(run("test", "plain", *of, *language, "--json")[1])
+        assert len(found["matches"]) == count
     found = json.loads(run("test", "--query", "storm", *of, "--since", "1d", "--json")[1])
     assert [match["document"]["title"] for match in found["matches"]] == [
         "An old storm",

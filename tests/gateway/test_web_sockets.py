@@ -83,7 +83,7 @@ def test_records_come_out_and_a_client_goes_on_where_it_was(opened, gateway_brok
     assert client.records(1)[0]["record"]["value"] == {"n": 3}
     client.connection.close()
     again = opened(topic, f"?from={first['position']}&where=$.n%3E=3")
-    assert [each["record"]["value"]["n"] for each in again.records(1)] == [3]
+    assert [message["record"]["value"]["n"] for message in again.records(1)] == [3]
 
 
 def test_records_go_in_and_are_answered_when_they_are_durable(opened, gateway_broker, topic):
@@ -130,7 +130,7 @@ def test_a_client_that_only_writes_gets_no_records(opened, topic):
 def test_a_limit_ends_it_and_wrong_parameters_are_refused(opened, gateway_broker, topic):
     produce(gateway_broker, topic, *(str(n) for n in range(5)))
     client = opened(topic, "?from=start&limit=3")
-    assert [each["record"]["value"] for each in client.records(3)] == [0, 1, 2]
+    assert [message["record"]["value"] for message in client.records(3)] == [0, 1, 2]
     with pytest.raises(ConnectionClosed) as caught:
         client.next()
     assert caught.value.rcvd.code == 1000

@@ -199,4 +199,4 @@ def test_keys_that_are_none(client, topic, key):
 
 def test_identities_differ():
     parts = [("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("", "ab", "c")]
-    assert len({once.identity_of(*each) for each in parts}) == 4
+    assert len({once.identity_of(*part) for part in parts}) == 4

@@ -396,7 +396,7 @@ def test_a_descriptor_of_before_is_replaced_by_the_archives_own(log: ErasableArc
     """A backup that is restored has the old descriptors; the archive has the current ones."""
     values = filled(log)
     partition = log.partition()
-    old = {Path(each.path): Path(each.path).read_bytes() for each in partition.archived}
+    old = {Path(segment.path): Path(segment.path).read_bytes() for segment in partition.archived}
     log.erase(*CHOSEN)
     log.close()
     for path, data in old.items():

@@ -11,6 +11,7 @@ import pytest
 from support.capture.capture_harness import Running, read, running
 from support.capture.postgres_server import Database
 from support.pipelines.project import Project, wait_for
+from tiers import long
 
 from headwater.inspect.pipelines import verify_captured_topic
 from headwater.pipelines.verification.stores import verify
@@ -258,6 +259,7 @@ def test_a_table_is_truncated_dropped_and_recreated(project, name, postgres, spa
             assert runner.errors() == []
 
 
+@long
 def test_a_captured_topic_is_proven(project, name, postgres, spark):
     postgres.run("CREATE TABLE t (id int PRIMARY KEY, a numeric, s text)")
     postgres.run("INSERT INTO t SELECT n, n + 1e60 + 0.001, 'x' FROM generate_series(1, 300) n")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.pipelines.project import Project
+from tiers import long
 
 from headwater.cli import main
 from headwater.pipelines.running.once import run_once
@@ -109,6 +110,7 @@ def test_rows_that_would_be_added_changed_and_removed(edited, tmp_path):
     assert removed == []
 
 
+@long
 def test_columns_keys_and_writes_that_change(edited):
     edited.edit("""
 flow.write(
@@ -141,6 +143,7 @@ flow.write(rows.select("id", "_op", "_position"), to="cache", table="new", key="
         assert line in shown.splitlines()
 
 
+@long
 def test_only_the_rows_of_the_last_records(edited):
     edited.edit(BEFORE.replace('rows.drop("at")', 'rows.drop("at").withColumn("total", F.lit(0))'))
     found, _ = edited.diff("--last", "1h", "--write", "cache/t")

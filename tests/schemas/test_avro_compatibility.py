@@ -181,7 +181,7 @@ def _records(inner):
             lambda name, kind, has_default: (name, kind, has_default), _names, inner, st.booleans()
         ),
         max_size=3,
-        unique_by=lambda each: each[0],
+        unique_by=lambda field: field[0],
     )
     return st.builds(_record_of, fields, st.sampled_from(["P", "Q"]))
 
@@ -193,12 +193,12 @@ _DEFAULTS = {
 
 def _record_of(fields, name):
     made = []
-    for each, kind, has_default in fields:
+    for field, kind, has_default in fields:
         first = kind[0] if isinstance(kind, list) else kind
         more = {}
         if has_default and isinstance(first, str):
             more["default"] = _DEFAULTS[first]
-        made.append({"name": each, "type": kind, **more})
+        made.append({"name": field, "type": kind, **more})
     return {"type": "record", "name": name, "fields": made}
 
 
@@ -232,7 +232,9 @@ def _values(schema):
             return st.lists(_values(schema["items"]), max_size=2)
         case "map":
             return st.dictionaries(st.text(max_size=2), _values(schema["values"]), max_size=2)
-    return st.fixed_dictionaries({each["name"]: _values(each["type"]) for each in schema["fields"]})
+    return st.fixed_dictionaries(
+        {field["name"]: _values(field["type"]) for field in schema["fields"]}
+    )
 
 
 @settings(max_examples=count(300, 5000), deadline=None)
@@ -259,13 +261,13 @@ def _changed(schema):
     more = st.lists(
         st.tuples(st.sampled_from(["x", "y"]), _flat, st.booleans()),
         max_size=2,
-        unique_by=lambda each: each[0],
+        unique_by=lambda field: field[0],
     )
     left = st.lists(st.booleans(), min_size=len(schema["fields"]), max_size=len(schema["fields"]))
     return st.builds(
         lambda new, stays: {
             **schema,
-            "fields": [each for each, keep in zip(schema["fields"], stays, strict=True) if keep]
+            "fields": [field for field, keep in zip(schema["fields"], stays, strict=True) if keep]
             + _record_of(new, "P")["fields"],
         },
         more,

@@ -60,11 +60,11 @@ def _typeless(file):
             if field.type_name:
                 field.ClearField("type")
                 field.type_name = field.type_name.rpartition(".")[2]
-        nested = sorted(message.nested_type, key=lambda each: each.name)
+        nested = sorted(message.nested_type, key=lambda nested_type: nested_type.name)
         del message.nested_type[:]
         message.nested_type.extend(nested)
-        for each in message.nested_type:
-            clear(each)
+        for nested_type in message.nested_type:
+            clear(nested_type)
 
     for message in made.message_type:
         clear(message)

@@ -51,7 +51,7 @@ def open_registry(broker):
 
 
 def record(name, *fields):
-    inside = ",".join(f'{{"name":"{each}","type":"int"}}' for each in fields)
+    inside = ",".join(f'{{"name":"{item}","type":"int"}}' for item in fields)
     return Schema(f'{{"type":"record","name":"{name}","fields":[{inside}]}}')
 
 
@@ -84,7 +84,7 @@ def test_several_registries_never_give_an_id_twice(open_registry):
         assert len({found[number, "same", turn] for number in range(4)}) == 1
     assert all(version == 1 for _, version in found.values())
     assert len({schema_id for schema_id, _ in found.values()}) == rounds * 5
-    _wait_until(lambda: len({tuple(each.subjects()) for each in registries}) == 1)
+    _wait_until(lambda: len({tuple(item.subjects()) for item in registries}) == 1)
     assert len(open_registry().subjects()) == rounds * 5
 
 

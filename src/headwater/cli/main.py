@@ -43,6 +43,7 @@ COMMANDS: Final = {
     ),
     "view": ("view", "SQL views: list, check, explain, read"),
     "search": ("search", "stored searches over streams: add, list, show, test, drop"),
+    "pattern": ("pattern", "stored patterns over streams: add, list, show, test, drop"),
     "events": ("events", "the event store: append, read, streams, replay, stats"),
     "erase": ("erase", "erase a person's data: the right to be forgotten"),
     "subject": ("subject", "keys of subjects (persons): list, rotate, allow, public-key"),

@@ -67,7 +67,7 @@ def supported_versions(
     answer = ask(
         address, ApiVersionsRequest(), ApiVersionsResponse, 0, timeout_s, properties=properties
     )
-    return {each.key: (each.min_version, each.max_version) for each in answer.api_keys}
+    return {api.key: (api.min_version, api.max_version) for api in answer.api_keys}
 
 
 def log_dirs(address: str, properties: Mapping[str, Any] | None = None) -> DescribeLogDirsResponse:

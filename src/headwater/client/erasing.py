@@ -224,11 +224,11 @@ def _result(
 ) -> ErasedRecords:
     counts: dict[TopicPartition, ErasedCounts] = {}
     for answer in answers:
-        for each in answer.partitions:
-            key = (each.topic, each.partition_index)
+        for result in answer.partitions:
+            key = (result.topic, result.partition_index)
             before = counts.get(key, ErasedCounts(0, 0))
             counts[key] = ErasedCounts(
-                before.erased + each.erased, before.already_gone + each.already_gone
+                before.erased + result.erased, before.already_gone + result.already_gone
             )
     failures = [answer.failure for answer in answers if answer.failure]
     if failures:

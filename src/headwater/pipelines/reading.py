@@ -6,8 +6,11 @@ verification possible.
 
 import dataclasses
 import re
+import tempfile
+import uuid
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
 
 import orjson
@@ -45,6 +48,8 @@ class LiveReader:
         self.captured: dict[str, StructType] = {}  # topic to the columns found at the start
         self.connects: dict[str, str] = {}  # and to how captures write them (decoding/captured.py)
         self.topics: set[str] = set()  # that were read, except by patterns
+        # For the ends of micro-batches, if a query reads the sources (engine/query_batches.py).
+        self._ends_file = Path(tempfile.gettempdir()) / f"headwater-ends-{uuid.uuid4().hex}"
 
     def changes(
         self, topic: str, schema: Schema | None, value: str, options: Mapping[str, str]
@@ -59,6 +64,7 @@ class LiveReader:
             "max_rows": str(settings.batch_rows),
             "on_bad": "dead-letter",
             "name": settings.name,
+            "ends": str(self._ends_file),
             **self._decryption(value),
             **options,
         }

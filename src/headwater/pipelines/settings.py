@@ -109,6 +109,13 @@ class PipelineSettings:
         "What happens when a store refuses a row: the pipeline stops, or the row goes to"
         " `<pipeline>.dlq`. Records that cannot be read always go to `<topic>.dlq`.",
     )
+    transactions: str = setting(
+        "whole",
+        one_of("whole", "any"),
+        "Where batches end: `whole` is between transactions of the captured databases, so that"
+        " no reader of a store sees a part of one; `any` is wherever records have arrived, so that"
+        " a topic that is late delays no other.",
+    )
     late_alert: float | None = setting(
         None,
         _share,

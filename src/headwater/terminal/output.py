@@ -97,7 +97,9 @@ def count(number: int) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """1 row, 1,234 rows, 2 searches."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def size(size_bytes: float | None) -> str:

@@ -56,7 +56,10 @@ def test_it_is_accepted_and_done(asked):
     assert code(asked, "orders", (0, [3, 4]), (1, [0]), erasure_id=erasure_id) == ErrorCode.NONE
     answer = ended(asked, erasure_id)
     assert answer.failure == ""
-    found = [(each.partition_index, each.erased, each.already_gone) for each in answer.partitions]
+    found = [
+        (partition.partition_index, partition.erased, partition.already_gone)
+        for partition in answer.partitions
+    ]
     assert found == [(0, 2, 0), (1, 1, 0)]
     # The same id again is the same erasure, also after a restart.
     asked.reopen()
@@ -76,7 +79,7 @@ def test_it_is_continued_by_the_next_process(asked):
     asked.runner.run(accept_and_die())
     asked.open()
     answer = ended(asked, erasure_id)
-    assert sum(each.erased + each.already_gone for each in answer.partitions) == 1
+    assert sum(partition.erased + partition.already_gone for partition in answer.partitions) == 1
     log = asked.store.partitions["orders", 0]
     assert len(log.segments) == 2, "the active segment was sealed"
 

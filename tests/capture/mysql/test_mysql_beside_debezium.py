@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support import SUPPORT
 from support.capture.mariadb_server import MariaDbServer
+from tiers import long
 
 from bench.peers.provision import missing_tools
 from headwater.capture.contract import Begin, Change, Commit, SourcePosition
@@ -159,6 +160,7 @@ def comparable(record: list[Any]) -> list[Any]:
 WISE = (("first", 11323, -719162), ("y", 1900, 0), ("f2", 12345.669921875, 12345.67))
 
 
+@long
 def test_records_are_those_of_debezium(tmp_path: Path) -> None:
     server = MariaDbServer(tmp_path / "mariadb", AS_MYSQL)
     path = tmp_path / "debezium"

@@ -20,7 +20,7 @@ A = '{"name": "a", "type": "int"}'
 
 
 def avro(text, references=()):
-    return Schema(text, "AVRO", [SchemaReference(*each) for each in references])
+    return Schema(text, "AVRO", [SchemaReference(*reference) for reference in references])
 
 
 def refused(call, *args, **options):
@@ -146,9 +146,9 @@ def test_references_between_schemas(registry, subject, record):
     schema_id = registry.register_schema(subject, whole)
     assert registry.get_referenced_by(part, 1) == [schema_id]
     found = registry.get_latest_version(subject).schema
-    assert [(each.name, each.subject, each.version) for each in found.references] == [
-        (name, part, 1)
-    ]
+    assert [
+        (reference.name, reference.subject, reference.version) for reference in found.references
+    ] == [(name, part, 1)]
     assert refused(registry.delete_subject, part) == (422, 42206)
     missing = avro(record(f'{{"name": "p", "type": "{name}"}}'), [(name, part, 9)])
     assert refused(registry.register_schema, subject, missing) == (422, 42201)
@@ -221,7 +221,7 @@ def test_protobuf_messages_with_imports(registry, subject, messages):
     assert reader(value, context(subject)) == order
     found = registry.get_latest_version(f"{subject}-value").schema
     assert "message Order {" in found.schema_str, "the registry has the text of a .proto file"
-    assert [each.subject for each in found.references] == ["shop/part.proto"]
+    assert [reference.subject for reference in found.references] == ["shop/part.proto"]
     again = ProtobufSerializer(messages, registry, {"use.deprecated.format": False})
     assert again(order, context(subject)) == value
     assert registry.get_versions(f"{subject}-value") == [1]

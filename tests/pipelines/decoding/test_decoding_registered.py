@@ -69,7 +69,7 @@ def test_every_value_is_read_by_the_schema_that_it_was_written_with(broker, regi
     first = record(field("id", "int"), field("old", "string"))
     second = record(field("note", ["null", "string"], default=None), field("id", "long"))
     registry.set_config("evolving-value", {"compatibility": "NONE"})
-    ids = [register(registry, "evolving-value", each) for each in (first, second)]
+    ids = [register(registry, "evolving-value", item) for item in (first, second)]
     values = [
         written(ids[0], {"id": 1, "old": "x"}, first),
         written(ids[1], {"id": 1 << 40, "note": "y"}, second),
@@ -81,7 +81,7 @@ def test_every_value_is_read_by_the_schema_that_it_was_written_with(broker, regi
     decoded = one.decode(raw(values), "evolving", 0)
     rows = [{name: row[name] for name in ("id", "note")} for row in decoded.rows.to_pylist()]
     assert rows == [{"id": 1, "note": None}, {"id": 1 << 40, "note": "y"}]
-    assert [each.offset for each in decoded.rejected] == [FIRST + 2, FIRST + 3, FIRST + 4]
+    assert [item.offset for item in decoded.rejected] == [FIRST + 2, FIRST + 3, FIRST + 4]
     assert "no schema 1073741824" in decoded.rejected[0].cause
 
 
@@ -100,7 +100,7 @@ def test_references_and_types_within_themselves_are_read(broker, registry):
     bomb = framed(schema_id, b"\x00\x02" * 100_000)
     decoded = made(broker).decode(raw([value, bomb]), "tree", 0)
     assert [row["id"] for row in decoded.rows.to_pylist()] == [1]
-    assert [each.offset for each in decoded.rejected] == [FIRST + 1]
+    assert [item.offset for item in decoded.rejected] == [FIRST + 1]
 
 
 def test_a_registry_that_does_not_answer_makes_no_dead_letters(broker):

@@ -131,7 +131,7 @@ def test_each_value_is_read_by_its_own_version_and_message(broker, registry):
     decoded = made(broker, columns).decode(raw(values), "versions", 0)
     rows = [(row["id"], row["note"]) for row in decoded.rows.to_pylist()]
     assert rows == [(1, None), (2, "x")]
-    assert [each.offset for each in decoded.rejected] == [FIRST + n for n in (2, 3, 4, 5)]
+    assert [record.offset for record in decoded.rejected] == [FIRST + n for n in (2, 3, 4, 5)]
     assert "no schema 1073741824" in decoded.rejected[1].cause
 
 
@@ -145,7 +145,7 @@ def test_a_field_that_became_another_type_makes_dead_letters_of_old_values_only(
     columns = pa.schema([("id", pa.int64())])
     decoded = made(broker, columns).decode(raw(values), "changed", 0)
     assert [row["id"] for row in decoded.rows.to_pylist()] == [2]
-    assert [each.offset for each in decoded.rejected] == [FIRST]
+    assert [record.offset for record in decoded.rejected] == [FIRST]
 
 
 def test_what_cannot_be_columns_says_why(broker, registry, source):

@@ -3,10 +3,12 @@
 import time
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from support.pipelines.project import wait_for
 
@@ -14,15 +16,17 @@ from headwater.capture.publishing.cuts import NEW_TOPIC, TOPIC, Cuts
 from headwater.client.topics import ensure_topics
 from headwater.client.writing.batches import BatchBuilder
 from headwater.client.writing.transactions import TransactionalProducer
-from headwater.errors import RequestRefused
+from headwater.errors import PipelineError, RequestRefused
 from headwater.pipelines.engine import batch_planner, tailed_source
 from headwater.pipelines.engine.batch_planner import BatchPlanner
 from headwater.pipelines.engine.cuts import FollowedCuts
 from headwater.pipelines.engine.local_plan import Source
+from headwater.pipelines.engine.query_batches import QueryBatches
 from headwater.pipelines.engine.shared_log import SharedLog
 from headwater.pipelines.engine.tailed_source import TailedSource
 from headwater.pipelines.source.options import read_options
 from headwater.pipelines.source.reading import close_fetchers
+from headwater.pipelines.source.streaming import LogStreamReader
 from headwater.settings import ClientSettings
 
 RAW = StructType([StructField("value", BinaryType()), StructField("offset", LongType())])
@@ -256,3 +260,81 @@ def test_a_client_that_may_not_read_cuts_has_batches_without(topics, monkeypatch
     topics.send({topics.a: 3})
     topics.commit()
     topics.wait_for_ends(4, 0)
+
+
+class Query:
+    """What Spark does with the sources of a query that reads both topics."""
+
+    def __init__(self, topics, path, **bounds) -> None:
+        options = [replace(topics.options(topic), ends=str(path)) for topic in (topics.a, topics.b)]
+        options = [replace(given, **bounds) for given in options]
+        self.recorded = [[{}, {}]]
+        self._readers = [LogStreamReader(given, RAW) for given in options]
+        sources = [Source(number, given, RAW) for number, given in enumerate(options)]
+        self._plan = SimpleNamespace(sources=sources)
+        self.batches = QueryBatches()
+        for reader in self._readers:
+            reader.prepareForTriggerAvailableNow()
+
+    def begin(self) -> None:
+        offsets = SimpleNamespace(last=lambda: SimpleNamespace(ends=self.recorded[-1]))
+        self.batches.begin(self._plan, offsets)
+
+    def next_ends(self):
+        starts = zip(self._readers, self.recorded[-1], strict=True)
+        return [reader.latestOffset(start, ReadAllAvailable()) for reader, start in starts]
+
+    def run(self):
+        """Ends of its micro-batches, but for the first one, which says where reading begins."""
+        self.begin()
+        while (ends := self.next_ends()) != self.recorded[-1]:
+            self.recorded.append(ends)
+            self.batches.plan_next()
+        self.batches.close()
+        return [
+            tuple(at for of_topics in ends for at in of_topics.values())
+            for ends in self.recorded[2:]
+        ]
+
+
+def test_micro_batches_of_a_query_end_behind_whole_transactions(topics, tmp_path):
+    for _ in range(5):
+        topics.send({topics.a: 4, topics.b: 2})  # and two markers
+        topics.commit()
+    query = Query(topics, tmp_path / "ends", max_rows=20)
+    wanted = [({"0": 10}, {"0": 6}), ({"0": 20}, {"0": 12}), ({"0": 25}, {"0": 15})]
+    assert query.run() == wanted
+    query.begin()
+    topics.send({topics.a: 4, topics.b: 2})
+    topics.commit()
+    assert query.next_ends() == query.recorded[-1]  # what has come since is for the next query
+    query.batches.close()
+
+
+def test_a_micro_batch_has_as_many_transactions_as_its_bytes_permit(topics, tmp_path):
+    for _ in range(8):
+        topics.send({topics.a: 10, topics.b: 10}, size_bytes=20_000)
+        topics.commit()
+    ends = Query(topics, tmp_path / "ends", max_bytes=700_000).run()
+    numbers = [a["0"] // 11 for a, _ in ends]
+    assert ends == [({"0": 11 * number}, {"0": 11 * number}) for number in numbers]
+    assert numbers[-1] == 8
+    assert 2 < len(ends) < 8
+
+
+def test_the_last_micro_batch_has_records_of_another_program(topics, tmp_path):
+    topics.send({topics.a: 1, topics.b: 1})
+    topics.commit()
+    topics.produce(topics.a)
+    assert Query(topics, tmp_path / "ends").run()[-1] == ({"0": 3}, {"0": 2})
+
+
+def test_sources_that_are_asked_from_other_offsets_have_no_micro_batch(topics, tmp_path):
+    topics.send({topics.a: 1, topics.b: 1})
+    topics.commit()
+    query = Query(topics, tmp_path / "ends")
+    query.begin()
+    query.recorded.append([{topics.a: {"0": 1}}, {topics.b: {"0": 0}}])
+    with pytest.raises(PipelineError, match="planned from other offsets"):
+        query.next_ends()
+    query.batches.close()

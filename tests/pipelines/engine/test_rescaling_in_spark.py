@@ -3,7 +3,7 @@
 import pytest
 from pipelines.engine.test_switching import as_query
 from support.pipelines.clocked import ONE_WRITE, Clocked, run_to_end
-from tiers import some
+from tiers import long, some
 
 from headwater.pipelines.operators.state.state_files import begun_buckets
 from headwater.pipelines.verification.stores import verify
@@ -18,6 +18,7 @@ def buckets(spark):
     spark.conf.set(BUCKETS, before)
 
 
+@long
 @pytest.mark.timeout(600)
 def test_another_number_of_buckets_needs_no_log(
     spark, tmp_path, broker_address, monkeypatch, buckets

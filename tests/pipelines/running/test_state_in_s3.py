@@ -4,7 +4,7 @@ import orjson
 import pytest
 from support.pipelines.clocked import ONE_WRITE, Clocked, run_to_end
 from support.pipelines.project import wait_for
-from tiers import some
+from tiers import long, some
 
 import headwater as hw
 from bench.peers.ports import free_port
@@ -153,6 +153,7 @@ def test_state_stays_where_it_has_begun(spark, s3, tmp_path, broker_address):
     assert project.sums_in("sums") == project.expected_sums()
 
 
+@long
 @pytest.mark.usefixtures("credentials")
 def test_a_stream_that_is_no_pipeline(spark, s3, tmp_path, broker_address):
     project = Clocked(tmp_path, broker_address, "plain", ONE_WRITE)

@@ -20,6 +20,8 @@ from support.pipelines.spark_killing import Victim
 from tiers import count, kills, long
 
 from headwater.capture.settings import CaptureSettings
+from headwater.pipelines.engine import local_run
+from headwater.pipelines.running.batch_applier import BatchApplier
 from headwater.settings import Secret
 
 # Two tables, three aggregates, a join.
@@ -32,13 +34,15 @@ SELECT sum(balance) AS total FROM b
 """
 ROUNDS = count(quick=2, full=5)
 TRANSFERS = count(quick=40, full=1000)  # in each
+BATCH_ROWS = 40  # of the micro-batches of queries
 KILLS = kills(quick=3, full=30)
 
 
 class Bank:
     """Tables whose transfers are rows in both, and views of their sum, in a store and a topic."""
 
-    def __init__(self, postgres, project: Project, name: str) -> None:
+    def __init__(self, postgres, project: Project, name: str, **settings: str) -> None:
+        """`settings` of the views."""
         self._postgres = postgres
         self._project = project
         self.name = name
@@ -47,8 +51,9 @@ class Bank:
         postgres.run("CREATE TABLE debits (id int PRIMARY KEY, account int, amount int, memo text)")
         for view, into in (("total", "cache"), ("totals", "topic")):
             (project.directory / f"{view}.sql").write_text(TOTAL.format(name=name))
-            settings = f'file = "{view}.sql"\ninto = "{into}"\ntable = "sum_{name}"'
-            project.section(f"[view.{view}]\n{settings}")
+            given = {"file": f"{view}.sql", "into": into, "table": f"sum_{name}", **settings}
+            lines = [f'{key} = "{value}"' for key, value in given.items()]
+            project.section("\n".join([f"[view.{view}]", *lines]))
         self.transfer(1)
 
     def transfer(self, number: int) -> None:
@@ -86,6 +91,11 @@ class Bank:
         """All totals that the topic ever had."""
         records = read(self._project.bootstrap, f"sum_{self.name}")
         return {record.value["total"] for record in records if record.value}
+
+    def is_captured(self) -> bool:
+        """Whether the log has all transfers."""
+        records = read(self._project.bootstrap, f"{self.name}.public.credits")
+        return any(record.key == {"id": self._next_id - 1} for record in records)
 
     def wait_until_at_end(self, spark) -> None:
         with self._project.running(spark, "total", "totals"):
@@ -147,20 +157,71 @@ def test_no_output_has_half_a_transaction(tmp_path, broker_address, postgres, sp
     assert bank.written() == {0}
 
 
+class Died(Exception):
+    pass
+
+
+@pytest.mark.timeout(600)
+def test_a_backlog_is_worked_off_in_whole_transactions(
+    tmp_path, broker_address, postgres, spark, monkeypatch
+):
+    """By queries, of which the first ones die with a batch that is not applied."""
+    monkeypatch.setattr(local_run, "MOST_BACKLOG", 5)
+    project = Project(tmp_path, broker_address)
+    bank = Bank(postgres, project, f"c{uuid.uuid4().hex[:8]}", batch_rows=str(BATCH_ROWS))
+    settings = CaptureSettings(name=bank.name, source=Secret(postgres.url), tables=["public.*"])
+    capture = Running(settings, project.bootstrap)
+    seen: set = set()
+    apply, died = BatchApplier._apply_once, set()
+
+    def dying(applier, batch):
+        if batch.id > 3:
+            died.add(applier._checkpoint.path)
+            raise Died
+        apply(applier, batch)
+
+    try:
+        capture.wait_for_copies("public.debits", "public.credits")
+        for round_ in range(8):  # of one cut or several
+            for number in range(5):
+                bank.transfer(round_ * 5 + number)
+            capture.wait_until(bank.is_captured, "the transfers in the log")
+        bank.transfer_many(BATCH_ROWS, memo_bytes=10)  # more than a batch
+        capture.wait_until(bank.is_captured, "all transfers in the log")
+    finally:
+        capture.stop()
+    with repeating(lambda: seen.update(bank.total())):
+        with monkeypatch.context() as patched:
+            patched.setattr(BatchApplier, "_apply_once", dying)
+            with project.running(spark, "total", "totals"):
+                wait_for(lambda: len(died) == 2, "the death of both views")
+        assert last_batch(project) == 3
+        bank.wait_until_at_end(spark)
+    assert last_batch(project) > 7  # each is an output
+    assert seen == {(0,)}
+    assert bank.written() == {0}
+
+
 @long
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 60 * KILLS)
-def test_no_output_has_half_a_transaction_whatever_is_killed(tmp_path, postgres, spark):
+@pytest.mark.parametrize("most_backlog", [None, 2 * BATCH_ROWS], ids=["driver", "queries"])
+def test_no_output_has_half_a_transaction_whatever_is_killed(
+    tmp_path, postgres, spark, most_backlog
+):
+    """In the driver as a rule, or bursts are left to queries."""
     rng = random.Random(KILLS)
     broker = HeadwaterBroker(tmp_path / "broker")
     broker.start()
     project = Project(tmp_path, broker.bootstrap)
-    bank = Bank(postgres, project, "shop")
+    bank = Bank(
+        postgres, project, "shop", **({"batch_rows": str(BATCH_ROWS)} if most_backlog else {})
+    )
     capture = CaptureProcess(postgres.url, broker.bootstrap, tmp_path / "capture.log")
     capture.start()
     seen: set = set()
     numbers = iter(range(10**9))
-    victims = [Victim(project, "total", "totals")]
+    victims = [Victim(project, "total", "totals", most_backlog=most_backlog)]
 
     def load() -> None:
         time.sleep(0.02)  # slower than the pipelines are
@@ -180,7 +241,7 @@ def test_no_output_has_half_a_transaction_whatever_is_killed(tmp_path, postgres,
                 killed = rng.choice(["driver", "driver", "capture", "broker"])
                 if killed == "driver":
                     victims[-1].kill()
-                    victims.append(Victim(project, "total", "totals"))
+                    victims.append(Victim(project, "total", "totals", most_backlog=most_backlog))
                 else:
                     target = {"capture": capture, "broker": broker}[killed]
                     target.kill()

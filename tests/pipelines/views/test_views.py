@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from support.capture.capture_harness import running
 from support.pipelines.project import Project, wait_for
+from tiers import long
 
 from headwater.errors import PipelineError
 from headwater.pipelines.engine import local_run
@@ -166,6 +167,7 @@ def test_what_is_there_without_rows_and_now_in_the_driver_and_in_tasks(project, 
     assert {cause.row["id"] for cause in traced.causes} == set(range(5001, 5050))
 
 
+@long
 def test_rows_leave_when_their_time_has_come(project, spark):
     """Without another record."""
     topic = project.topic(f"t{uuid.uuid4().hex[:8]}")

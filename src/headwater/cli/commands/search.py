@@ -1,28 +1,22 @@
 """`headwater search add | list | show | test | drop`."""
 
 import argparse
-import contextlib
 import time
-from collections.abc import Iterator
 
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.parser import Command, Parser, duration_s, whole_number
-from headwater.config import Config
-from headwater.errors import HeadwaterError, SearchRefused, UsageError
+from headwater.errors import UsageError
+from headwater.pipelines.definitions_topic import now
 from headwater.pipelines.search.query_parser import parse_query
-from headwater.pipelines.search.recent_matches import Decode, RecentSearch, search_recent
+from headwater.pipelines.search.recent_matches import RecentSearch, search_recent
 from headwater.pipelines.search.stored_searches import (
     DEFAULT_TOPIC,
     StoredSearch,
     StoredSearches,
-    now,
 )
-from headwater.schema_lookup.lookup import SchemaLookup, looks_framed
-from headwater.schema_lookup.sources import schema_source
 from headwater.terminal.output import note, plural, print_json, say, table
 
 _RECORDS = 10_000
-_ANY_FIELD = "text"  # stands for the text fields, which only a pipeline names
 
 
 def _topic_option(parser: Parser) -> None:
@@ -52,7 +46,6 @@ def _configure_add(parser: Parser) -> None:
 
 
 def _add(args: argparse.Namespace) -> int:
-    _checked(args.query, args.language)
     search = StoredSearch(
         args.id, args.query, args.owner, args.language, args.target, args.limit, now()
     )
@@ -73,7 +66,7 @@ def _configure_list(parser: Parser) -> None:
 def _list(args: argparse.Namespace) -> int:
     found = _searches(args).all()
     if args.json:
-        print_json([_as_json(search) for search in found.values()])
+        print_json([search.as_json() for search in found.values()])
     elif found:
         head = ("id", "owner", "query", "language", "limit", "target", "error")
         say(table(head, [_row(search) for search in found.values()]))
@@ -90,21 +83,8 @@ def _row(search: StoredSearch) -> tuple[str, ...]:
         search.language,
         "" if search.limit is None else f"{search.limit}/h",
         search.target,
-        _error_of(search)[:80],
+        search.error()[:80],
     )
-
-
-def _as_json(search: StoredSearch) -> dict[str, object]:
-    return {
-        "id": search.id,
-        "query": search.query,
-        "owner": search.owner,
-        "language": search.language,
-        "target": search.target,
-        "limit": search.limit,
-        "created": search.created,
-        "error": _error_of(search),
-    }
 
 
 def _configure_id(parser: Parser) -> None:
@@ -114,7 +94,7 @@ def _configure_id(parser: Parser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    fields = _as_json(_searches(args).one(args.id))
+    fields = _searches(args).one(args.id).as_json()
     if args.json:
         print_json(fields)
         return 0
@@ -136,7 +116,10 @@ def _drop(args: argparse.Namespace) -> int:
 def _configure_test(parser: Parser) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help="name of a stored search")
     parser.add_argument("--query", metavar="QUERY", help="a query that is not stored")
-    parser.add_argument("--language", metavar="LANGUAGE", default="", help="of --query")
+    parser.add_argument(
+        "--language", metavar="LANGUAGE", default="",
+        help="of --query, or of a search that names none: that of the pipeline",
+    )  # fmt: skip
     parser.add_argument(
         "-t", "--topic", metavar="TOPIC", required=True, help="topic of the documents"
     )
@@ -163,37 +146,26 @@ def _test(args: argparse.Namespace) -> int:
     query, language = args.query, args.language
     if query is None:
         stored = StoredSearches(loaded.bootstrap(), loaded.client, args.searches).one(args.id)
-        query, language = stored.query, stored.language
+        query, language = stored.query, stored.language or language
     condition = parse_query(query, tuple(args.text), language=language)
-    with _decoding(loaded) as decode:
-        found = search_recent(
-            loaded.bootstrap(),
-            loaded.client,
-            args.topic,
-            condition,
-            tuple(args.text),
-            since_ms=int((time.time() - args.since) * 1000),
-            most=args.records,
-            decode=decode,
-            marks=("<em>", "</em>") if args.json else ("[", "]"),
-        )
+    found = search_recent(
+        loaded.bootstrap(),
+        loaded.client,
+        args.topic,
+        condition,
+        tuple(args.text),
+        since_ms=int((time.time() - args.since) * 1000),
+        most=args.records,
+        schemas=loaded.schemas,
+        marks=("<em>", "</em>") if args.json else ("[", "]"),
+    )
     _print_found(args, found)
     return 0
 
 
 def _print_found(args: argparse.Namespace, found: RecentSearch) -> None:
     if args.json:
-        matches = [
-            {
-                "partition": match.partition,
-                "offset": match.offset,
-                "at": match.at.isoformat(),
-                "score": match.score,
-                "highlights": match.highlights,
-                "document": match.document,
-            }
-            for match in found.matches
-        ]
+        matches = [match.as_json() for match in found.matches]
         print_json(
             {"documents": found.documents, "unreadable": found.unreadable, "matches": matches}
         )
@@ -205,44 +177,9 @@ def _print_found(args: argparse.Namespace, found: RecentSearch) -> None:
     note(f"{len(found.matches):,} of {plural(found.documents, 'document')} would match{left_out}")
 
 
-@contextlib.contextmanager
-def _decoding(loaded: Config) -> Iterator[Decode]:
-    """Values with the id of a schema are looked up when the first one comes."""
-    lookup: list[SchemaLookup] = []
-
-    def decode(value: bytes) -> bytes:
-        if not looks_framed(value):
-            return value
-        if not lookup:
-            source = schema_source(loaded.schemas, loaded.bootstrap(), loaded.client)
-            lookup.append(SchemaLookup(source))
-        try:
-            return lookup[0].decode(value).json()
-        except HeadwaterError as error:
-            raise ValueError(str(error)) from error
-
-    try:
-        yield decode
-    finally:
-        for opened in lookup:
-            opened.close()
-
-
 def _searches(args: argparse.Namespace) -> StoredSearches:
     loaded = load_config(args)
     return StoredSearches(loaded.bootstrap(), loaded.client, args.searches)
-
-
-def _checked(query: str, language: str) -> None:
-    parse_query(query, (_ANY_FIELD,), language=language)
-
-
-def _error_of(search: StoredSearch) -> str:
-    try:
-        _checked(search.query, search.language)
-    except SearchRefused as error:
-        return error.what
-    return ""
 
 
 COMMANDS = {
@@ -263,7 +200,7 @@ COMMANDS = {
         "show what a search would have matched in the last hour",
         _configure_test,
         _test,
-        "  headwater search test storms -t articles --text title --text body\n"
+        "  headwater search test storms -t articles --text title --text body --language english\n"
         "  headwater search test --query '\"heavy rain\"' -t articles --text body --since 1d",
     ),
     "drop": Command("remove a search", _configure_id, _drop),

@@ -220,9 +220,9 @@ def _headers(index: _Index) -> pa.Array:
         runs.append((data, before, to))
     names = _text(_binary(runs, total, name_at, name_bytes))
     values = _binary(runs, total, value_at, value_bytes)
-    each = pa.StructArray.from_arrays([names, values], ["name", "value"])
+    header = pa.StructArray.from_arrays([names, values], ["name", "value"])
     return pa.Array.from_buffers(
-        TYPES["headers"], index.rows, [None, pa.py_buffer(ends)], children=[each]
+        TYPES["headers"], index.rows, [None, pa.py_buffer(ends)], children=[header]
     )
 
 

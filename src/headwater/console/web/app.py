@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 _THREADS: Final = 16
 _TAILS, _TAILS_OF_USER = 32, 8
 _EXPORTS, _EXPORTS_OF_USER = 8, 2
+_SEARCH_TESTS, _SEARCH_TESTS_OF_USER = 4, 2
 _MOST_USERS: Final = 100  # with a connection of their own
 
 
@@ -62,6 +63,9 @@ class Console:
         self.searches = Searches()
         self.tails = StreamLimit(_TAILS, _TAILS_OF_USER, "live tails")
         self.exports = StreamLimit(_EXPORTS, _EXPORTS_OF_USER, "exports")
+        self.search_tests = StreamLimit(
+            _SEARCH_TESTS, _SEARCH_TESTS_OF_USER, "tests of stored searches"
+        )
         self.is_stopping = False  # ends streams without an end of their own
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))

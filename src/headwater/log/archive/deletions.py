@@ -117,8 +117,8 @@ class Deletions:
             raise ArchiveUnavailable("records of the partition are just being erased")
         names = [partition.object_name(base_offset, SUFFIX)]
         # Also what an erasure that a crash interrupted has left, or has not yet deleted.
-        for each in range(max(generation - 1, 0), generation + 2):
-            names += object_names(partition, base_offset, each)
+        for number in range(max(generation - 1, 0), generation + 2):
+            names += object_names(partition, base_offset, number)
         await self._objects.delete(names)
         if not partition.deleted:
             for suffix in (DELETED_SUFFIX, BEGUN_SUFFIX):

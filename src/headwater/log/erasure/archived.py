@@ -107,7 +107,11 @@ class ArchivedErasing:
         segment: ArchivedSegment,
         offsets: Sequence[int],
     ) -> list[str]:
-        local = [each for each in partition.segments if each.base_offset == segment.base_offset]
+        local = [
+            local_segment
+            for local_segment in partition.segments
+            if local_segment.base_offset == segment.base_offset
+        ]
         root = self._directory(partition)
         try:
             source = local[0] if local else await self._fetched(archive, partition, segment, root)

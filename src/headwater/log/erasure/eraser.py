@@ -110,14 +110,14 @@ class Eraser:
             for key, of_partition in offsets.items():
                 erasure.offsets[key] = sorted(set(of_partition))
             old = [
-                each.id
-                for each in self._erasures.values()
-                if each.ended_ms is not None and each.ended_ms < now_ms - REMEMBERED_MS
+                erasure.id
+                for erasure in self._erasures.values()
+                if erasure.ended_ms is not None and erasure.ended_ms < now_ms - REMEMBERED_MS
             ]
             changes = {erasure_id: erasure.accepted()} | dict.fromkeys(old)
             await self._store.put_documents(DOCUMENTS, changes)
-            for each in old:
-                self._erasures.pop(each, None)
+            for id_ in old:
+                self._erasures.pop(id_, None)
             self._erasures.setdefault(erasure_id, erasure)
             self._wakeup.set()
         return self._erasures[erasure_id]
@@ -132,7 +132,10 @@ class Eraser:
                     await self._round()
                 except Exception:
                     log.exception("erasing records failed; it is tried again")
-                if any(each.unfinished and not each.has_ended for each in self._erasures.values()):
+                if any(
+                    erasure.unfinished and not erasure.has_ended
+                    for erasure in self._erasures.values()
+                ):
                     self._store.clock.call_later(RETRY_S, self._wakeup.set)
         finally:
             for task in self._finishing.values():
@@ -142,7 +145,7 @@ class Eraser:
     # ── a round ───────────────────────────────────────────────────────────────────────────────
 
     async def _round(self) -> None:
-        erasures = [each for each in self._erasures.values() if not each.has_ended]
+        erasures = [erasure for erasure in self._erasures.values() if not erasure.has_ended]
         todo = offsets_of(erasures)
         for erasure in erasures:
             erasure.segments = erasure.segments_done

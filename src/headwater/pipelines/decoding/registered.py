@@ -244,7 +244,7 @@ def _arrow_type(kind: Any, named: Mapping[str, Any], around: tuple[str, ...]) ->
             return pa.map_(pa.string(), _arrow_type(kind["values"], named, around))
         case "record":
             return pa.struct(
-                [(each["name"], _arrow_type(each["type"], named, around))
-                 for each in kind["fields"]]
+                [(field["name"], _arrow_type(field["type"], named, around))
+                 for field in kind["fields"]]
             )  # fmt: skip
     return _TYPES[kind["type"]]

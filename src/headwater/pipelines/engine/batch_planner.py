@@ -7,6 +7,8 @@ from typing import Any, Final
 from headwater.pipelines.engine.cuts import FollowedCuts
 from headwater.pipelines.engine.tailed_source import MOST_ROWS, TailedSource
 from headwater.pipelines.source.log_ends import Offsets
+from headwater.pipelines.source.options import offsets_from_json
+from headwater.pipelines.source.progress import split_end_markers
 
 Ends = list[dict[str, Any]]  # of each source, as the checkpoint has them
 
@@ -20,10 +22,20 @@ _LARGE_TRANSACTION: Final = 8
 class BatchPlanner:
     """Of all sources of one write. To be used by one thread."""
 
-    def __init__(self, sources: Sequence[TailedSource], cuts: FollowedCuts | None) -> None:
-        """Without `cuts`, a transaction may be in two batches."""
+    def __init__(
+        self,
+        sources: Sequence[TailedSource],
+        cuts: FollowedCuts | None,
+        *,
+        backlog_rows: int | None = None,
+    ) -> None:
+        """Without `cuts`, a transaction may be in two batches. `backlog_rows`: batches are those of
+        a query that works off a backlog, with so many rows at most, and wait for nothing.
+        """
         self._sources = sources
         self._cuts = cuts
+        self._backlog_rows = backlog_rows
+        self._has_resolved = False
         self._waits_since_s: float | None = None  # for a cut
         self._table_waits_since_s: float | None = None
 
@@ -43,13 +55,20 @@ class BatchPlanner:
         if not is_news:  # the records that have woken this write are of other topics
             self._waits_since_s = self._table_waits_since_s = None
             return starts
-        for most_rows in (MOST_ROWS, MOST_ROWS // 16, 1):
-            limits = self._cuts.limits(begins, arrived, most_rows)
-            ends = self._ends(starts, limits)
-            if self._have_reached(ends, limits):
+        most_rows = self._backlog_rows or MOST_ROWS
+        limits = self._cuts.limits(begins, arrived, most_rows)
+        ends = self._ends(starts, limits)
+        while not self._have_reached(ends, limits):
+            most_rows = self._fewer_rows(most_rows, begins, limits, ends)
+            fewer = self._cuts.limits(begins, arrived, most_rows)
+            if fewer == limits:
+                ends = self._of_one_transaction(starts, limits, ends)
                 break
-        else:
-            ends = self._of_one_transaction(starts, limits, ends)
+            limits, ends = fewer, self._ends(starts, fewer)
+        if self._backlog_rows is not None:
+            if ends == starts and self._is_resolving(self._cuts, begins, arrived):
+                return self.next_ends(starts)
+            return ends
         if self._is_table_arriving(self._cuts, ends, limits, begins, arrived):
             ends = starts
         self._check_progress(self._cuts, ends == starts, begins, arrived)
@@ -60,6 +79,17 @@ class BatchPlanner:
             source.next_end(start, limits, is_bounded=is_bounded)
             for source, start in zip(self._sources, starts, strict=True)
         ]
+
+    def _fewer_rows(self, most_rows: int, begins: Offsets, limits: Offsets, ends: Ends) -> int:
+        """After a try that was too large in bytes: about as many as fitted of it."""
+        wanted = {one: at - begins[one] for one, at in limits.items() if at > begins[one]}
+        fitted = min(
+            (reached[one] - begins[one]) / wanted[one]
+            for end in ends
+            for reached in [offsets_from_json(split_end_markers(end)[0])]
+            for one in reached.keys() & wanted.keys()
+        )
+        return max(min(int(sum(wanted.values()) * fitted), most_rows // 2), 1)
 
     def _have_reached(self, ends: Ends, limits: Offsets) -> bool:
         return all(
@@ -95,11 +125,20 @@ class BatchPlanner:
         self._table_waits_since_s = self._table_waits_since_s or now_s
         return now_s - self._table_waits_since_s < _TABLE_PATIENCE_S
 
+    def _is_resolving(self, cuts: FollowedCuts, begins: Offsets, arrived: Offsets) -> bool:
+        """At the end of a backlog, once."""
+        waiting = _waiting(begins, arrived)
+        if self._has_resolved or not waiting:
+            return False
+        self._has_resolved = True
+        cuts.resolve(waiting)
+        return True
+
     def _check_progress(
         self, cuts: FollowedCuts, is_waiting: bool, begins: Offsets, arrived: Offsets
     ) -> None:
         """Records that have arrived and wait for a cut: is there one?"""
-        waiting = {one: end for one, end in arrived.items() if end > begins[one]}
+        waiting = _waiting(begins, arrived)
         if not is_waiting or not waiting:
             self._waits_since_s = None
         elif self._waits_since_s is None:
@@ -107,3 +146,8 @@ class BatchPlanner:
         elif time.monotonic() - self._waits_since_s > _PATIENCE_S:
             self._waits_since_s = None
             cuts.resolve(waiting)
+
+
+def _waiting(begins: Offsets, arrived: Offsets) -> Offsets:
+    """Ends of partitions that have records."""
+    return {one: end for one, end in arrived.items() if end > begins[one]}

@@ -61,8 +61,10 @@ class LocalRun:
         catch_up: Callable[[], None],
         idle: Callable[[], None] = lambda: None,
         every_s: float = 0.0,
+        has_cuts: bool = True,
         name: str = "",
     ) -> None:
+        """Without `has_cuts`, batches end wherever records have arrived."""
         self._plan = plan
         self._state = state
         self._offsets = offsets
@@ -70,6 +72,7 @@ class LocalRun:
         self._catch_up = catch_up  # runs a streaming query until the log's current end
         self._idle = idle  # called when there is nothing to do
         self._every_s = every_s
+        self._has_cuts = has_cuts
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"headwater-write-{name}")
         self._thread.daemon = True
@@ -128,7 +131,7 @@ class LocalRun:
 
     def _loop(self, log: SharedLog) -> None:
         sources = [TailedSource(source, log) for source in self._plan.sources]
-        planner = BatchPlanner(sources, log.cuts)
+        planner = BatchPlanner(sources, log.cuts if self._has_cuts else None)
         self._offsets.begin()
         last = self._resume(sources)
         settles_s = time.monotonic() + _SETTLED_S

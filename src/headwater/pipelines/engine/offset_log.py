@@ -118,4 +118,6 @@ def _metadata(spark: "SparkSession") -> dict[str, Any]:
 
 
 def _numbers(directory: Path) -> list[int]:
+    if not directory.exists():
+        return []
     return [int(name) for name in os.listdir(directory) if name.isdigit()]

@@ -38,12 +38,15 @@ class TailedSource(LogStreamReader):
     where that has the records. To be used by one thread.
     """
 
-    def __init__(self, source: Source, log: SharedLog) -> None:
-        options = dataclasses.replace(
-            source.options,
-            max_rows=min(source.options.max_rows, MOST_ROWS),
-            max_bytes=min(source.options.max_bytes, MOST_BYTES),
-        )
+    def __init__(self, source: Source, log: SharedLog, *, is_query: bool = False) -> None:
+        """`is_query`: it only plans, for micro-batches of a query, which are larger."""
+        options = source.options
+        if not is_query:
+            options = dataclasses.replace(
+                options,
+                max_rows=min(options.max_rows, MOST_ROWS),
+                max_bytes=min(options.max_bytes, MOST_BYTES),
+            )
         super().__init__(options, source.schema)
         self._log = log
         self._tailed = TailedEnds(options, log)
@@ -60,6 +63,8 @@ class TailedSource(LogStreamReader):
         """
         offsets = offsets_from_json(split_end_markers(start)[0])
         ends = self._tailed.latest(offsets.keys() & set(self._partitions()))
+        if self._target is not None:
+            ends = {one: min(end, self._target.get(one, offsets[one])) for one, end in ends.items()}
         return {one: (offsets[one], end) for one, end in ends.items()}
 
     def is_news(
@@ -161,6 +166,8 @@ class TailedSource(LogStreamReader):
         if not self._options.progress:
             return {}
         log_ends = self._tailed.log_ends
+        if self._target is not None:  # what comes later is not read by this query
+            log_ends = {one: min(at, self._target.get(one, at)) for one, at in log_ends.items()}
         return {one: at for one, at in end.items() if at >= log_ends.get(one, at + 1)}
 
     def _partitions(self) -> list[TopicPartition]:

@@ -56,7 +56,9 @@ class BatchApplier:
         computed: Callable[[int], object] = lambda _: None,
         refuse: Callable[[Batch], Refuse] | None = None,
         applied: Callable[[Position], None] = lambda _: None,
+        then: Callable[[], object] = lambda: None,
     ) -> None:
+        """`applied` is called while the store is in use, `then` afterwards."""
         self._store = store
         self._version = version
         self._fields = fields
@@ -68,6 +70,7 @@ class BatchApplier:
         self._published: int | None = None  # the batch that `computed` has been called with
         self._refuse = refuse
         self._applied = applied
+        self._then = then
         self._writer: Writer | None = None
         self._at_work = threading.Lock()
         self._stopping = threading.Event()
@@ -118,6 +121,7 @@ class BatchApplier:
         """Applies the batch whose rows `compute` returns. Its offsets are in the checkpoint."""
         self._before()
         self._apply(self._batch(compute, batch_id))
+        self._then()
 
     def _batch(self, compute: Callable[[], pa.Table], batch_id: int) -> Batch:
         query, offsets = self._checkpoint.query(), self._checkpoint.offsets(batch_id)

@@ -19,7 +19,7 @@ from headwater.pipelines.flow import Write
 from headwater.pipelines.offsets import check_derivable, ends_of, has_reached
 from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.running.environment import open_store
-from headwater.pipelines.running.loaded_pipeline import Pipeline
+from headwater.pipelines.running.loaded_pipeline import Pipeline, write_named
 from headwater.pipelines.running.schema_watch import SchemaWatch
 from headwater.pipelines.running.version_choice import VersionChoice
 from headwater.pipelines.running.write_run import WriteRun
@@ -165,16 +165,8 @@ def versions_of(pipeline: Pipeline, write: Write) -> list[Version]:
 
 
 def _writes(pipeline: Pipeline, reader: LiveReader, only: str | None) -> list[Write]:
-    writes = pipeline.flow(reader).writes
-    if only is None:
-        return writes
-    found = [write for write in writes if only in (write.name, write.table)]
-    if not found:
-        raise PipelineError(
-            f"pipeline {pipeline.name} does not write {only}",
-            detail="it writes " + ", ".join(write.name for write in writes),
-        )
-    return found
+    flow = pipeline.flow(reader)
+    return flow.writes if only is None else [write_named(flow, only)]
 
 
 def _next_version(pipeline: Pipeline, write: Write, *, resume: bool) -> int:
@@ -228,6 +220,9 @@ def _run(
     stop: threading.Event | None,
 ) -> None:
     """Feeds each write's version up to the current end of the log."""
+    first, *others = writes
+    # Sources of one flow have one plan of micro-batches, and each write is a query of its own.
+    writes = [first, *(write_named(pipeline.flow(), write.name) for write in others)]
     watch = SchemaWatch(reader, pipeline.environment.log)
     runs = [
         WriteRun(

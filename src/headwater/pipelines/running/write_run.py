@@ -21,6 +21,7 @@ from headwater.pipelines.engine.local_plan import LocalPlan, NotLocal, plan_loca
 from headwater.pipelines.engine.local_run import LocalRun
 from headwater.pipelines.engine.local_state import LocalState, is_local
 from headwater.pipelines.engine.offset_log import OffsetLog
+from headwater.pipelines.engine.query_batches import QueryBatches
 from headwater.pipelines.flow import AT, Write
 from headwater.pipelines.offsets import has_reached
 from headwater.pipelines.operators.runtime.task import STATE_DIRECTORY
@@ -92,6 +93,8 @@ class WriteRun:
             environment.log, settings.name, write.operators, self._checkpoint.operators
         )
         self._manifests = CommittedManifests(write.operators, self._checkpoint.operators)
+        self._has_cuts = settings.transactions == "whole"
+        self._query_batches = QueryBatches()  # of queries up to the log's current end
         self._applier = BatchApplier(
             self._store,
             choice.version,
@@ -103,6 +106,7 @@ class WriteRun:
             computed=self._publish_late,
             refuse=self._refused.of_batch if settings.bad_rows == "dead-letter" else None,
             applied=self._on_applied,
+            then=self._query_batches.plan_next,
         )
         self.query: StreamingQuery | None = None
         self._state = LocalState(write.operators, self._checkpoint.operators)
@@ -129,26 +133,26 @@ class WriteRun:
                 self._metrics.read(self.position.batch)
             self._metrics.begin()
             self._overtake()
-            self._plan = None if until_now else self._local_plan()
-            if self._plan is None:
+            self._plan = self._local_plan()
+            if self._plan is None or until_now:
                 self._start_query(until_now=until_now)
                 return
             self._local = LocalRun(
                 self._plan,
                 self._state,
-                OffsetLog(self._checkpoint, self.write.frame.sparkSession, self._plan.slots),
+                self._offset_log(self._plan),
                 self._applier,
                 catch_up=self._catch_up,
                 idle=self._commit_group,
                 every_s=self._settings.every,
+                has_cuts=self._has_cuts,
                 name=self.write.name,
             )
             self._local.start()
         except BaseException as error:
             if isinstance(error, StateLost):
                 self._checkpoint.lose(str(error))
-            if self._plan is not None:
-                self._plan.close()
+            self._local = None
             self.close()
             raise
 
@@ -160,8 +164,13 @@ class WriteRun:
             _log.info("%s: %s: %s", self.pipeline, self.write.name, error)
             return None
 
+    def _offset_log(self, plan: LocalPlan) -> OffsetLog:
+        return OffsetLog(self._checkpoint, self.write.frame.sparkSession, plan.slots)
+
     def _start_query(self, *, until_now: bool) -> None:
         self._hand_over_state()
+        if until_now and self._plan is not None and self._has_cuts:
+            self._query_batches.begin(self._plan, self._offset_log(self._plan))
         writer = (
             self.write.frame.writeStream.queryName(
                 f"{self.pipeline}/{self.write.name}/v{self.choice.version}"
@@ -204,6 +213,7 @@ class WriteRun:
             self._stop_query()
         elif error := self._failure():
             raise error
+        self._query_batches.close()
         self._metrics.look(self.query)
         self.query = None
         self._is_catching_up = False
@@ -265,6 +275,10 @@ class WriteRun:
                 _log.debug("while stopping %s: %s", self.write.name, error)
 
     def close(self) -> None:
+        self._query_batches.close()
+        if self._plan is not None and self._local is None:
+            self._plan.close()
+            self._plan = None
         self._commit_group()
         self._applier.close()
         self._store.close()

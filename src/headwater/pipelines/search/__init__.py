@@ -10,6 +10,6 @@ highlights          fragments of a document around what was found
 notice_limits       at most so many matches of a query in an hour
 search_operator     the step: documents and changes of queries to matches
 api                 hw.search
-stored_searches     queries in their topic, for the command line
+stored_searches     queries in their topic, for the command line and the console
 recent_matches      what a query would have found in the last records of a topic
 """

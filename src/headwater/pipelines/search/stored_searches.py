@@ -1,4 +1,5 @@
-"""Stored queries in their topic: what `headwater search` reads and writes, and `hw.search` follows.
+"""Stored queries in their topic: what `headwater search` and the console read and write, and
+`hw.search` follows.
 
     key                value (JSON)
     {"id": "storms"}   {"id", "owner", "query", "language", "target", "limit", "created"}
@@ -7,22 +8,16 @@ A tombstone removes a query. The topic that is created retains all versions of a
 replay of documents meets the queries as they were.
 """
 
-import re
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
-from headwater.client.reading.compacted import read_committed_latest
-from headwater.client.topics import NewTopic, ensure_topics
-from headwater.client.writing.batches import BatchBuilder, partition_of
-from headwater.client.writing.transactions import TransactionalProducer
-from headwater.errors import Fenced, NotReady, RequestRefused, UsageError
+from headwater.errors import SearchRefused, UsageError
+from headwater.pipelines.definitions_topic import DefinitionsTopic
+from headwater.pipelines.search.query_parser import parse_query
 from headwater.settings import ClientSettings
-from headwater.spelling import nearest
 
 # The columns of the topic, for flow.table.
 SEARCHES: Final = (
@@ -30,11 +25,7 @@ SEARCHES: Final = (
     "created timestamp"
 )
 DEFAULT_TOPIC: Final = "searches"
-_CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
-_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}")
-_TRANSACTIONAL_ID: Final = "headwater-searches"
-_ATTEMPTS: Final = 5
-_PATIENCE_S: Final = 20.0
+_ANY_FIELD: Final = "text"  # stands for the text fields, which only a pipeline names
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,67 +45,61 @@ class StoredSearch:
             {name: value for name, value in fields.items() if value not in ("", None)}
         )
 
+    def as_json(self) -> dict[str, Any]:
+        """All of it, and why it matches nothing. Raises as `error`."""
+        return {**asdict(self), "error": self.error()}
+
+    def without_check(self) -> dict[str, Any]:
+        """The same with an `error` that is not determined."""
+        return {**asdict(self), "error": ""}
+
+    def error(self) -> str:
+        """Empty if it can be parsed. Only a pipeline knows whether documents have its fields.
+        Raises MissingExtra for a language without the extra.
+        """
+        try:
+            self._parse()
+        except SearchRefused as error:
+            return error.what
+        return ""
+
+    def check(self) -> None:
+        """Raises UsageError and SearchRefused if it must not be stored."""
+        if self.limit is not None and self.limit < 1:
+            raise UsageError("a limit is at least one match in an hour", detail=str(self.limit))
+        self._parse()
+
+    def _parse(self) -> None:
+        parse_query(self.query, (_ANY_FIELD,), language=self.language)
+
 
 class StoredSearches:
     """Of one topic. All methods raise BrokerUnreachable and RequestRefused."""
 
     def __init__(self, bootstrap: str, login: ClientSettings, topic: str = DEFAULT_TOPIC) -> None:
-        self._bootstrap = bootstrap
-        self._login = login
         self.topic = topic
+        self._definitions = DefinitionsTopic(bootstrap, login, topic, "search")
 
     def all(self) -> dict[str, StoredSearch]:
         """By id, sorted. Records that are no queries are left out."""
-        latest = read_committed_latest(
-            self._bootstrap, self._login, self.topic, patience_s=_PATIENCE_S
-        )
-        found = [search for value in latest.values() if (search := _decoded(value)) is not None]
+        values = self._definitions.values()
+        found = [search for value in values if (search := _decoded(value)) is not None]
         return {search.id: search for search in sorted(found, key=lambda one: one.id)}
 
     def one(self, id_: str) -> StoredSearch:
-        return _existing(self.all(), id_, self.topic)
+        return self._definitions.existing(id_, self.all())
 
     def put(self, search: StoredSearch) -> bool:
         """Stores it; it is decided for documents that are written from now on. Returns whether it
-        is new. Raises UsageError, NotReady.
+        is new. Raises UsageError, SearchRefused, NotReady.
         """
-        if _ID.fullmatch(search.id) is None:
-            raise UsageError(
-                "the id of a search has letters, digits, -, _ and ., 100 at most",
-                detail=search.id[:120],
-            )
-        if search.limit is not None and search.limit < 1:
-            raise UsageError("a limit is at least one match in an hour", detail=str(search.limit))
-        ensure_topics(self._bootstrap, self._login, [NewTopic(self.topic, 1, _CONFIGS)])
-        is_new = search.id not in self.all()
-        self._write(search.id, search.to_json())
-        return is_new
+        self._definitions.check_id(search.id)
+        search.check()
+        return self._definitions.put(search.id, search.to_json())
 
     def drop(self, id_: str) -> None:
         self.one(id_)
-        self._write(id_, None)
-
-    def _write(self, id_: str, value: bytes | None) -> None:
-        key = orjson.dumps({"id": id_})
-        for _ in range(_ATTEMPTS):
-            with TransactionalProducer(
-                self._bootstrap, f"{_TRANSACTIONAL_ID}-{self.topic}", login=self._login
-            ) as producer:
-                try:
-                    producer.fence()
-                    batch = BatchBuilder()
-                    batch.append(key, value, (), time.time_ns() // 1_000_000)
-                    partition = partition_of(key, producer.partitions(self.topic))
-                    producer.send({(self.topic, partition): [batch]})
-                    producer.commit()
-                except Fenced:
-                    continue
-                return
-        raise NotReady("others change searches at the same time", hint="try again")
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._definitions.drop(id_)
 
 
 def _decoded(value: bytes) -> StoredSearch | None:
@@ -122,7 +107,9 @@ def _decoded(value: bytes) -> StoredSearch | None:
         fields: Any = orjson.loads(value)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(fields, Mapping) or not isinstance(fields.get("query"), str):
+    if not isinstance(fields, Mapping) or not fields.get("id"):
+        return None
+    if not isinstance(fields.get("query"), str):
         return None
     texts = {
         name: str(fields.get(name) or "")
@@ -130,13 +117,3 @@ def _decoded(value: bytes) -> StoredSearch | None:
     }
     limit = fields.get("limit")
     return StoredSearch(**texts, limit=limit if isinstance(limit, int) else None)
-
-
-def _existing(present: Mapping[str, StoredSearch], id_: str, topic: str) -> StoredSearch:
-    if id_ in present:
-        return present[id_]
-    meant = nearest(id_, list(present))
-    raise RequestRefused(
-        f"there is no search {id_} in {topic}",
-        hint=f"did you mean {meant}?" if meant else "headwater search list shows what there is",
-    )

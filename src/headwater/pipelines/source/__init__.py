@@ -4,6 +4,7 @@
     ├── streaming      offset ranges of micro-batches
     ├── batch          offset ranges of a batch read, and how tasks share them
     ├── reading        an offset range of a partition into Arrow, in a task
+    ├── planned_ends   ends of micro-batches that were planned for several sources together
     ├── progress       rows that report how far a partition has been read
     ├── log_ends       partitions and offsets of the topics that are read
     ├── admission      limits of a micro-batch by rows and estimated bytes

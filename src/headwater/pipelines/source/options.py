@@ -150,6 +150,12 @@ class SourceOptions:
     keys: str | None = setting(
         None, text, "Where the keys for `decrypt` are, as JSON; pipelines set it."
     )
+    ends: str | None = setting(
+        None,
+        text,
+        "Streams: a file with the ends of micro-batches that were planned for all sources of a"
+        " query together; pipelines set it.",
+    )
     headers: bool = setting(False, boolean, "With values as bytes: a column with the headers, too.")
     progress: bool = setting(
         False,

@@ -22,6 +22,7 @@ from headwater.pipelines.source.admission import admit
 from headwater.pipelines.source.log_ends import LogEnds, Offsets
 from headwater.pipelines.source.options import SourceOptions, offsets_from_json, offsets_to_json
 from headwater.pipelines.source.plain_errors import plain_errors
+from headwater.pipelines.source.planned_ends import read_end
 from headwater.pipelines.source.progress import split_end_markers, with_end_markers
 from headwater.pipelines.source.reading import OffsetRange, fetcher_of, read_range
 from headwater.pipelines.source.sizing import LARGEST_BYTES, shortened
@@ -72,6 +73,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         with plain_errors():
+            if (planned := read_end(self._options, start)) is not None:
+                return planned
             end = self._next_end(offsets_from_json(split_end_markers(start)[0]), limit)
             return with_end_markers(offsets_to_json(end), self._at_end(end))
 

@@ -122,5 +122,5 @@ class SqliteWriter(Writer):
 def _refusal(error: Exception, row: dict[str, Any], table: str, key: tuple[str, ...]) -> RowRefused:
     # "UNIQUE constraint failed: orders.email", "NOT NULL constraint failed: orders.name", …
     columns = re.findall(rf"{re.escape(table)}\.([^,]+)", str(error))
-    column = next((each for each in columns if each not in key), columns[0] if columns else "")
+    column = next((name for name in columns if name not in key), columns[0] if columns else "")
     return sql_positions.refusal(row, column, f"table {table} does not take a row", str(error))

@@ -352,7 +352,7 @@ class TopicWriter(Writer):
         with store.fetcher() as fetcher:
             live: dict[bytes, bool] = {}
             earlier = store.records(fetcher, state.version, state.ends, ["key", "value"])
-            for records in (*earlier, *map(pa.Table.from_batches, ([each] for each in written))):
+            for records in (*earlier, *map(pa.Table.from_batches, ([batch] for batch in written))):
                 has_value = pc.is_valid(records["value"]).to_pylist()
                 live.update(zip(records["key"].to_pylist(), has_value, strict=True))
         return [key for key, is_live in live.items() if is_live]

@@ -5,7 +5,7 @@ import json
 import pytest
 from confluent_kafka import Producer
 from support.pipelines.project import Project
-from tiers import some
+from tiers import long, some
 
 from headwater.errors import PipelineError
 from headwater.pipelines.lineage.tracing import why
@@ -47,6 +47,7 @@ def project(tmp_path, broker_address):
     return Project(tmp_path, broker_address)
 
 
+@long
 def test_rows_that_do_not_meet_the_condition_are_not_there(spark, project):
     project.topic("orders-of", 2)
     project.topic("customers-of", 2)

@@ -10,7 +10,7 @@ from support.pipelines.event_log import SCHEMA, SECOND, at, cuts, late_ids, logs
 from support.pipelines.event_log import given as rows_of
 from support.pipelines.operator_driver import ADDED, Driver, Source
 from support.pipelines.project import Project
-from tiers import examples, some
+from tiers import examples, long, some
 
 import headwater as hw
 from headwater.errors import PipelineError, StateLost
@@ -124,6 +124,7 @@ PIPELINE = """
 """
 
 
+@long
 def test_repetitions_are_left_out_over_restarts(spark, tmp_path, broker_address):
     project = Project(tmp_path, broker_address)
     project.topic("repeated", 2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.pipelines.chained import as_input
 from support.pipelines.operator_driver import Driver, Source
 from support.pipelines.project import Project
-from tiers import examples, some
+from tiers import examples, long, some
 
 import headwater as hw
 from headwater.errors import PipelineError, StateLost
@@ -176,6 +176,7 @@ PIPELINE = """
 """
 
 
+@long
 def test_a_ranking_goes_on_over_restarts(spark, tmp_path, broker_address):
     project = Project(tmp_path, broker_address)
     project.topic("ranked", 2)

@@ -17,6 +17,9 @@ from pipelines.operators.patterns.test_match_corrections import (  # noqa: F401
 from pipelines.operators.patterns.test_match_operator import (  # noqa: F401
     test_any_cut_gives_the_matches_by_definition,
 )
+from pipelines.operators.patterns.test_stored_patterns import (  # noqa: F401
+    test_any_cut_gives_what_each_version_finds_in_its_rows,
+)
 from pipelines.operators.processing import test_keyed_process
 from pipelines.operators.selection import test_deduplication
 from pipelines.operators.selection.test_top_rows import (  # noqa: F401

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.pipelines.project import Project
+from tiers import long
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregates import api as agg
@@ -31,6 +32,7 @@ def project(tmp_path, broker_address):
     return Project(tmp_path, broker_address)
 
 
+@long
 def test_sessions_and_sliding_windows_go_on_over_restarts(spark, project):
     project.topic("views")
     project.pipeline("watching", PIPELINE)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.pipelines.chained import as_input
 from support.pipelines.operator_driver import Driver, Source
 from support.pipelines.project import Project
-from tiers import examples, some
+from tiers import examples, long, some
 
 import headwater as hw
 from headwater.errors import PipelineError, StateLost
@@ -262,6 +262,7 @@ JOINED = """
 """
 
 
+@long
 def test_windows_follow_the_table_over_restarts(spark, tmp_path, broker_address):
     project = Project(tmp_path, broker_address)
     project.topic("changing", 2)

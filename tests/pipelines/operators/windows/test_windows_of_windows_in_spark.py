@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import Producer
 from support.pipelines.project import Project
-from tiers import IS_FULL, count, some
+from tiers import IS_FULL, count, long, some
 
 import headwater as hw
 from headwater.errors import PipelineError
@@ -61,6 +61,7 @@ def project(tmp_path, broker_address):
     return Project(tmp_path, broker_address)
 
 
+@long
 def test_windows_that_follow_windows_go_on_over_restarts(spark, project):
     project.topic("windowed", 2)
     project.pipeline("chain", PIPELINE)

@@ -1,14 +1,14 @@
 """How far a table that is read in step with events has come, and its changes as versions."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, KeyedTable
+from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID
 from headwater.pipelines.operators.runtime.contract import (
     OFFSET,
     ORIGIN,
@@ -23,8 +23,16 @@ from headwater.sinks.contract import DELETE, OP, TRUNCATE
 END_US: Final = 2**62  # after all times
 
 
+class Versioned(Protocol):
+    """Takes versions of rows."""
+
+    def add(self, versions: pa.Table) -> None: ...
+
+    def truncate(self, origin: int, offset: int, valid_us: int) -> None: ...
+
+
 def add_versions(
-    table: KeyedTable,
+    table: Versioned,
     changes: Input,
     table_progress: "TableProgress",
     key: Sequence[str],

@@ -52,6 +52,10 @@ def is_excluded(character: str) -> bool:
     return bool((ord(character) - _FIRST_CHARACTER) & 1)
 
 
+class TooManyThreads(PipelineError):
+    """The rows can be mapped to variables in very many ways."""
+
+
 class Machine:
     """An automaton, ready to run: the places that threads reach without reading a row."""
 
@@ -133,7 +137,7 @@ class Attempt:
         return attempt
 
     def read(self, number: int, time_us: int, holds: Holds) -> None:
-        """A row whose time no thread's deadline is before."""
+        """A row whose time no thread's deadline is before. Raises TooManyThreads."""
         machine = self._machine
         labels_of, variables, merges = machine.labels, machine.variables, machine.merges
         verdicts: dict[int, bool] = {}
@@ -163,13 +167,17 @@ class Attempt:
                     seen.add((target, until_us))
                 threads.append((target, labels, until_us))
         if len(threads) > MOST_THREADS:
-            raise PipelineError(
+            raise TooManyThreads(
                 f"hw.match: a pattern has more than {MOST_THREADS:,} partial matches at one row",
                 hint="its conditions depend on rows that were matched before, and it can map the"
                 " same rows to variables in very many ways: make conditions exclude each other,"
                 " or within shorter",
             )
         self.threads = threads
+
+    def give_up(self) -> None:
+        """It has no match, and has not run out of time."""
+        self.threads, self.candidate, self.expired = [], None, None
 
     @property
     def deadline_us(self) -> int:

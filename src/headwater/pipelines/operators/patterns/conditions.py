@@ -1,4 +1,5 @@
-"""Conditions of DEFINE that look at other rows: SQL's three-valued logic, evaluated in Python.
+"""Conditions that are evaluated in Python, in SQL's three-valued logic: those of DEFINE that look
+at other rows, and all of stored patterns.
 
 Numbers are Python's: integers do not overflow, decimals have 38 digits, division by zero is null.
 NaN equals NaN and is above all numbers, as in Spark.
@@ -20,6 +21,7 @@ from headwater.pipelines.operators.patterns.leaves import (
     Leaf,
     Navigation,
 )
+from headwater.pipelines.operators.patterns.row_functions import ROW_FUNCTIONS
 
 Term: TypeAlias = tuple[Any, ...]  # ("and", term, term), ("leaf", Leaf), ("constant", value)
 
@@ -33,6 +35,7 @@ _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "abs": abs,
 }
 _DECIMALS: Final = Context(prec=38)
+UNFIT: Final = (TypeError, ArithmeticError, ValueError)  # values that an operation does not take
 
 
 def leaves_of(term: Term) -> list[Leaf]:
@@ -48,7 +51,7 @@ class KeyRows:
     __slots__ = ("columns", "first", "rows", "variables")
 
     def __init__(
-        self, columns: Sequence[Sequence[Any]], variables: Sequence[str], rows: list[int]
+        self, columns: Sequence[Sequence[Any]], variables: Sequence[str], rows: Sequence[int]
     ) -> None:
         self.columns = columns  # by the number of the computed column; values of all rows
         self.variables = variables
@@ -60,15 +63,19 @@ class KeyRows:
 Evaluated: TypeAlias = Callable[[KeyRows, int, str], Any]
 
 
+class Undecided(PipelineError):
+    """A condition has met values that do not fit."""
+
+
 def condition_function(term: Term, what: str) -> Callable[[KeyRows, int, str], bool]:
-    """Whether the condition is true. It raises PipelineError for values that do not fit."""
-    evaluate = _compiled(term)
+    """Whether the condition is true. It raises Undecided for values that do not fit."""
+    evaluate = value_function(term)
 
     def holds(key: KeyRows, number: int, labels: str) -> bool:
         try:
             return evaluate(key, number, labels) is True
-        except (TypeError, ArithmeticError) as error:
-            raise PipelineError(
+        except UNFIT as error:
+            raise Undecided(
                 f"hw.match: {what} cannot be decided for a row",
                 detail=str(error),
                 hint="it compares or computes values of different types: CAST(x AS type) in it",
@@ -77,14 +84,17 @@ def condition_function(term: Term, what: str) -> Callable[[KeyRows, int, str], b
     return holds
 
 
-def _compiled(term: Term) -> Evaluated:
+def value_function(term: Term) -> Evaluated:
+    """What the term computes. It raises one of UNFIT for values that do not fit."""
     kind, *parts = term
     if kind == "constant":
         value = parts[0]
         return lambda *_: value
     if kind == "leaf":
         return _leaf(parts[0])
-    functions = [_compiled(part) for part in parts]
+    if kind == "call":
+        return _call(ROW_FUNCTIONS[parts[0]], [value_function(part) for part in parts[1:]])
+    functions = [value_function(part) for part in parts]
     if kind == "and":
         return _both(*functions)
     if kind == "or":
@@ -114,6 +124,16 @@ def _compiled(term: Term) -> Evaluated:
         return None if y is None else apply_both(x, y)
 
     return applied
+
+
+def _call(function: Callable[..., Any], arguments: Sequence[Evaluated]) -> Evaluated:
+    """Null if an argument is."""
+
+    def called(key: KeyRows, number: int, labels: str) -> Any:
+        values = [argument(key, number, labels) for argument in arguments]
+        return None if None in values else function(*values)
+
+    return called
 
 
 def _leaf(leaf: Leaf) -> Evaluated:
@@ -209,6 +229,11 @@ def _compared(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]
     def compared(x: Any, y: Any) -> bool:
         if x != x or y != y:  # noqa: PLR0124 (NaN equals NaN, and is above all numbers)
             return compare(x != x, y != y)  # noqa: PLR0124
+        if isinstance(x, float) or isinstance(y, float):
+            if isinstance(x, Decimal):  # a double is compared with decimals as doubles
+                x = float(x)
+            elif isinstance(y, Decimal):
+                y = float(y)
         return compare(x, y)
 
     return compared

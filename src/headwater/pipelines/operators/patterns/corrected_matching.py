@@ -14,20 +14,17 @@ of its rows are that old: less than twice as long), and a second search of each 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import pyarrow as pa
 
 from headwater.errors import StateLost
 from headwater.pipelines.operators.patterns.corrected_searches import CorrectedSearches
-from headwater.pipelines.operators.patterns.key_searches import MatchResults
+from headwater.pipelines.operators.patterns.key_searches import MatchResults, find_matches
 from headwater.pipelines.operators.patterns.match_operator import Matching
 from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME
-from headwater.pipelines.operators.patterns.retained_search import Watermarks
 from headwater.pipelines.operators.runtime.contract import State
-from headwater.pipelines.operators.state.row_hashes import Hashes, hashes_of
-from headwater.pipelines.operators.state.sorted_rows import SortedRows
 from headwater.pipelines.operators.time.lateness import Admission
 from headwater.pipelines.operators.windows.results import MARK
 from headwater.pipelines.position import (
@@ -85,19 +82,11 @@ class CorrectedMatching(Matching):
     def _settings(self) -> str:
         return f"{super()._settings} corrected"
 
-    def _relevant(self, ready: pa.Table, stored: SortedRows) -> tuple[pa.Table, Hashes]:
-        """All rows: a late one may be what makes a match of them."""
-        return ready, hashes_of([ready[name] for name in self.key])
+    @property
+    def needs_every_key(self) -> bool:
+        """A late row may be what makes a match of its rows."""
+        return True
 
-    def _run_searches(
-        self,
-        state: State,
-        stored: SortedRows,
-        groups: Hashes,
-        ready: pa.Table,
-        admission: Admission,
-    ) -> MatchResults:
-        now_us = admission.watermark_us
-        watermarks = Watermarks(now_us - self.lateness.allowed_us, admission.before_us, now_us)
-        searches = CorrectedSearches(self, state, stored, groups, ready, watermarks)
-        return searches.run(now_us)
+    def _matched(self, state: State, ready: pa.Table, admission: Admission) -> MatchResults:
+        searches_of = partial(CorrectedSearches, before_us=admission.before_us)
+        return find_matches(self, state, ready, admission.watermark_us, searches_of)

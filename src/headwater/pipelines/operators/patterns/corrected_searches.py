@@ -60,9 +60,10 @@ class CorrectedSearches(BatchSearches):
         keys: SortedRows,
         groups: Hashes,
         ready: pa.Table,
-        watermarks: Watermarks,
+        *,
+        before_us: int,
     ) -> None:
-        self._watermarks = watermarks
+        self._before_us = before_us  # the watermark of the batch before
         super().__init__(operator, state, keys, groups, ready)
 
     def _load_rows(self) -> None:
@@ -73,6 +74,7 @@ class CorrectedSearches(BatchSearches):
         sort_keys = [(name, "ascending") for name in (GROUP, *LOG_ORDER)]
         order = pc.sort_indices(rows, sort_keys=sort_keys)
         self._all = rows.take(order)
+        self._values = self._operator.values(self._all, self._ready.slice(0, 0))
         # Of each row: its number in the state, or -1.
         self._stored = np.concatenate([numbers, np.full(len(self._ready), -1)])[order.to_numpy()]
         group = self._all[GROUP].to_numpy()
@@ -84,7 +86,7 @@ class CorrectedSearches(BatchSearches):
         is_retained = np.zeros(len(self._all), np.bool_)
         texts: list[bytes | None] = []
         timers: list[int] = []
-        for rows, search in self._searched(results, counts):
+        for rows, search in self._searched(now_us, results, counts):
             dropped = search.first_after - search.first
             is_retained[rows.start + dropped : rows.stop] = True
             stored = search.to_json()
@@ -107,21 +109,23 @@ class CorrectedSearches(BatchSearches):
         return MatchRows(rules.measures, rules.rows == ALL_ROWS, rules.shows_empty)
 
     def _searched(
-        self, results: "_Results", counts: Counter[str]
+        self, now_us: int, results: "_Results", counts: Counter[str]
     ) -> Iterator[tuple[range, RetainedSearch]]:
         rules = self._operator.rules
+        settled_us = now_us - self._operator.lateness.allowed_us
+        watermarks = Watermarks(settled_us, self._before_us, now_us)
         search_rules, machine = rules.search, machine_of(rules)
         line_of = self._lines()
         times = self._all[TIME].to_numpy()
         is_old = self._stored >= 0
-        is_late = ~is_old & (times < self._watermarks.before_us)
+        is_late = ~is_old & (times < self._before_us)
         stored = self._stored_searches()
         begin = 0
         for group, end in enumerate(self._ends):
             rows, begin = range(begin, end), end
             text = stored.get(group)
             before = None if text is None else orjson.loads(text)
-            search = RetainedSearch(search_rules, machine, before, self._watermarks)
+            search = RetainedSearch(search_rules, machine, before, watermarks)
             after = line_of([*rows], search.first)
             old_rows = rows.start + np.flatnonzero(is_old[rows.start : end])
             if not is_late[rows.start : end].any():
@@ -136,7 +140,7 @@ class CorrectedSearches(BatchSearches):
                 counts[_RETRACTED] += results.correct(
                     self._rows_of(group, was_line[0], was),
                     self._rows_of(group, after[0], found),
-                    self._watermarks.before_us,
+                    self._before_us,
                 )
             yield rows, search
 
@@ -145,8 +149,8 @@ class CorrectedSearches(BatchSearches):
         the first one has the number `first` in its key.
         """
         variables, functions = self._operator.rules.variables, functions_of(self._operator.rules)
-        columns = self._python_columns()
-        flags = self._operator.starts_in(self._all)
+        columns = self._values
+        flags = self._operator.starts_among(self._all, columns)
         times: list[int] = self._all[TIME].to_pylist()
 
         def line_of(rows: list[int], first: int) -> _Line:
@@ -163,7 +167,7 @@ class CorrectedSearches(BatchSearches):
 
             def can_start(number: int) -> bool:
                 assert flags is not None
-                return bool(flags[rows[number - first]])
+                return flags[rows[number - first]]
 
             of_rows = [times[row] for row in rows]
             return key, Timeline(of_rows, holds, None if flags is None else can_start)
@@ -198,7 +202,7 @@ class CorrectedSearches(BatchSearches):
         first = pa.array([first for first, _ in results.rows.members], pa.int64())
         position = [self._all[name].take(first).cast(pa.string()) for name in LOG_ORDER[1:]]
         columns = [
-            *self._result_columns(keys, results.rows),
+            *self._operator.result_columns(keys, self._all, results.rows),
             pc.binary_join_element_wise(*position, "/"),
             result_positions(self._operator.topic, pa.array(positions_us)),
             pa.array(results.marks, pa.string()),

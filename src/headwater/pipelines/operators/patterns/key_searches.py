@@ -1,16 +1,23 @@
 """The searches of the keys that have rows or deadlines in a batch, from their state and back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headwater.pipelines.operators.patterns.conditions import KeyRows
-from headwater.pipelines.operators.patterns.match_settings import STATE, MatchSettings
+from headwater.pipelines.operators.patterns.conditions import KeyRows, Undecided
+from headwater.pipelines.operators.patterns.match_settings import (
+    PARTITION,
+    STATE,
+    TIMER,
+    TOPIC,
+    MatchSettings,
+)
 from headwater.pipelines.operators.patterns.measures import MatchRows
 from headwater.pipelines.operators.patterns.pattern_rules import (
     ALL_ROWS,
@@ -18,10 +25,9 @@ from headwater.pipelines.operators.patterns.pattern_rules import (
     machine_of,
 )
 from headwater.pipelines.operators.patterns.search import MATCHED, Search
-from headwater.pipelines.operators.runtime.contract import TIME, State
-from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes
+from headwater.pipelines.operators.runtime.contract import OFFSET, TIME, State
+from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, distinct, hashes_of
 from headwater.pipelines.operators.state.sorted_rows import SortedRows
-from headwater.pipelines.position import result_positions
 
 GROUP: Final = "__group"  # of a row of the batch: the number of its key
 INPUT: Final = "__input"  # and its number among all rows of the input
@@ -29,7 +35,7 @@ KEYS: Final = "keys"
 ROWS: Final = "rows"
 WORDS_OF_ROW: Final = 2 * WORDS  # the key's hash, and the row's number
 _COUNTERS: Final = ("matches", "timed_out", "skips_without_target")
-_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+_OF_STORED: Final = ("given_up", "undecided")  # counters that are there if they are not 0
 
 Int64s = npt.NDArray[np.int64]
 
@@ -44,6 +50,51 @@ class MatchResults:
         first, count = self.ranges[row]
         found = self.inputs[first : first + count]
         return found[found >= 0]
+
+
+def find_matches(
+    settings: MatchSettings,
+    state: State,
+    ready: pa.Table,
+    now_us: int,
+    searches_of: "SearchesOf | None" = None,
+) -> MatchResults:
+    """What these rows complete, which the watermark has passed, and all deadlines before `now_us`.
+    The state is that after them.
+    """
+    stored = SortedRows(state, KEYS, settings.keys_schema, settings.key, words=WORDS)
+    numbers = stored.numbers()
+    timers = stored.take(numbers, [TIMER])[TIMER].to_numpy()
+    due = numbers[timers < now_us]
+    ready, row_hashes = _relevant(settings, ready, stored)
+    groups, group = distinct(np.concatenate([row_hashes, stored.hashes(due)]))
+    if not len(groups):
+        return MatchResults(settings.output.empty_table(), [], np.empty(0, np.int64))
+    ready = ready.append_column(GROUP, pa.array(group[: len(ready)]))
+    order = (GROUP, TIME, TOPIC, PARTITION, OFFSET)
+    ready = ready.take(pc.sort_indices(ready, sort_keys=[(name, "ascending") for name in order]))
+    searches = (searches_of or BatchSearches)(
+        settings, state, stored, groups, ready.combine_chunks()
+    )
+    return searches.run(now_us)
+
+
+def _relevant(
+    settings: MatchSettings, ready: pa.Table, stored: SortedRows
+) -> tuple[pa.Table, Hashes]:
+    """Without the rows of keys that have no state, and no row that a match could begin with."""
+    hashes = hashes_of([ready[name] for name in settings.key])
+    starts = None if settings.needs_every_key else settings.starts_in(ready)
+    if starts is None or not len(ready):
+        return ready, hashes
+    keys, key = distinct(hashes)
+    is_relevant = stored.find(keys) >= 0
+    is_relevant[key[starts]] = True
+    chosen = is_relevant[key]
+    return ready.filter(pa.array(chosen)), hashes[chosen]
+
+
+SearchesOf = Callable[[MatchSettings, State, SortedRows, Hashes, pa.Table], "BatchSearches"]
 
 
 class BatchSearches:
@@ -80,12 +131,13 @@ class BatchSearches:
         group = ready[GROUP].to_numpy()
         self._new_ends = np.searchsorted(group, np.arange(len(groups)), "right").tolist()
         self._all = pa.concat_tables([old, ready.select(old.column_names)])
+        self._values = self._operator.values(old, ready)
 
     def run(self, now_us: int) -> MatchResults:
         operator, rules = self._operator, self._operator.rules
         is_all_rows = rules.rows == ALL_ROWS
-        output = MatchRows(rules.measures, is_all_rows, rules.shows_empty)
-        counts = dict.fromkeys(_COUNTERS, 0)
+        output = MatchRows(rules.measures, is_all_rows, rules.shows_empty, rules.is_stored)
+        counts = dict.fromkeys((*_COUNTERS, *_OF_STORED), 0)
         retained: list[int] = []
         retained_numbers: list[int] = []
         retained_keys: list[int] = []
@@ -102,8 +154,10 @@ class BatchSearches:
             timers.append(search.timer_us)
             counts["timed_out"] += search.timeouts
             counts["skips_without_target"] += search.misses
+            counts["given_up"] += search.given_up
         for name, count in counts.items():
-            self._state.counters[name] = self._state.counters.get(name, 0) + count
+            if name in _COUNTERS or count:
+                self._state.counters[name] = self._state.counters.get(name, 0) + count
         key_columns = self._key_columns()
         self._store_keys(key_columns, texts, timers)
         self._store_rows(
@@ -111,7 +165,9 @@ class BatchSearches:
             np.array(retained_numbers, np.uint64),
             np.array(retained_keys, np.int64),
         )
-        table, order = self._table(key_columns, output)
+        order = np.argsort(np.array(output.times_us, np.int64), kind="stable")
+        table = operator.result(key_columns, self._all, self._values, output)
+        table = table.take(pa.array(order))
         inputs = np.full(len(self._all), -1, np.int64)
         inputs[len(self._old) :] = self._ready[INPUT].combine_chunks().fill_null(-1).to_numpy()
         members = [output.members[row] for row in order.tolist()]
@@ -123,10 +179,9 @@ class BatchSearches:
         rules = self._operator.rules
         search_rules, machine = rules.search, machine_of(rules)
         functions = functions_of(rules)
-        columns = self._python_columns()
+        columns = self._values
         times = self._all[TIME].to_pylist()
-        flags = self._operator.starts_in(self._all)
-        starts = None if flags is None else flags.tolist()
+        starts = self._operator.starts_among(self._all, columns)
         stored = self._stored_searches()
         old = new = 0
         gives_matches = rules.gives_matches
@@ -137,7 +192,13 @@ class BatchSearches:
                 return True
             if isinstance(condition, int):
                 return columns[condition][key.rows[number - key.first]] is True
-            return condition(key, number, labels)
+            try:
+                return condition(key, number, labels)
+            except Undecided:
+                if not rules.is_stored:
+                    raise
+                counts["undecided"] += 1
+                return False
 
         def is_start(number: int) -> bool:
             assert starts is not None
@@ -164,13 +225,6 @@ class BatchSearches:
                 if gives_matches or found.kind != MATCHED:
                     output.add(group, key, found)
             yield key, search
-
-    def _python_columns(self) -> list[list[Any]]:
-        wanted = self._operator.rules.columns_in_python
-        return [
-            self._all[name].to_pylist() if number in wanted else []
-            for number, name in enumerate(self._operator.computed.names)
-        ]
 
     def _stored_searches(self) -> dict[int, str]:
         existing = np.flatnonzero(self._before >= 0)
@@ -221,28 +275,3 @@ class BatchSearches:
         self._state.counters[ROWS] = self._rows.change(
             np.sort(self._old[is_dropped]), self._all.take(pa.array(added)).combine_chunks(), hashes
         )
-
-    def _table(self, keys: pa.Table, output: MatchRows) -> tuple[pa.Table, Int64s]:
-        """In the order of time; and the numbers that its rows had."""
-        times_us = np.array(output.times_us, np.int64)
-        order = np.argsort(times_us, kind="stable")
-        columns = self._result_columns(keys, output)
-        columns.append(result_positions(self._operator.topic, pa.array(times_us)))
-        columns.append(pa.repeat("c", len(times_us)))
-        table = pa.Table.from_arrays(columns, schema=self._operator.output)
-        return table.take(pa.array(order)), order
-
-    def _result_columns(self, keys: pa.Table, output: MatchRows) -> list[Any]:
-        """Those before the position."""
-        operator, rules = self._operator, self._operator.rules
-        if rules.rows == ALL_ROWS:
-            rows = self._all.select(operator.rows.names).take(pa.array(output.rows, pa.int64()))
-        else:
-            rows = keys.take(pa.array(output.keys, pa.int64()))
-        computed = [self._all[name] for name in operator.computed.names]
-        columns = [*rows.columns, pa.array(output.times_us, pa.int64()).cast(_TIMESTAMP)]
-        for number, column in enumerate(operator.results):
-            columns.append(output.column(number, column.type, computed))
-        if rules.timed_out is not None:
-            columns.append(pa.array(output.is_timed_out, pa.bool_()))
-        return columns

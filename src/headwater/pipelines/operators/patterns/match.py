@@ -83,7 +83,7 @@ def match(
     decided: the time of the row or of the deadline; and the measures. They follow from the rows
     that are in time alone, neither from batch boundaries nor from the order of arrival.
     """
-    keys = _keys(frame, key)
+    keys = keys_of(_KIND, frame, key)
     lateness = lateness_of(late, allowed_lateness)
     given = read_arguments(
         [column for column in frame.columns if column not in OURS],
@@ -112,18 +112,18 @@ def match(
     return _measured(result, shown, given.measures, timed_out)
 
 
-def _keys(frame: "DataFrame", key: str | Sequence[str]) -> tuple[str, ...]:
+def keys_of(kind: str, frame: "DataFrame", key: str | Sequence[str]) -> tuple[str, ...]:
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys:
         raise PipelineError(
-            f"{_KIND}: key is empty",
+            f"{kind}: key is empty",
             hint="the columns that rows of a match share (PARTITION BY); for one match over all"
             ' rows, a constant: .withColumn("all", F.lit(1))',
         )
     for column in keys:
         if column not in frame.columns:
             raise PipelineError(
-                f"{_KIND}: there is no column {column}",
+                f"{kind}: there is no column {column}",
                 detail="columns are " + ", ".join(frame.columns),
             )
     return keys

@@ -66,7 +66,7 @@ class MatchArguments:
 
 
 def read_arguments(
-    columns: Sequence[str],
+    columns: Sequence[str] | None,
     keys: tuple[str, ...],
     pattern: str | Pattern,
     *,
@@ -79,7 +79,7 @@ def read_arguments(
     rows_per_match: str = "ONE ROW PER MATCH",
     unbounded: bool = False,
 ) -> MatchArguments:
-    """As of `hw.match`; `columns` are those of the input. Raises PipelineError."""
+    """As of `hw.match`; `columns` are those of the input (None: any). Raises PipelineError."""
     tree, define, within_us, gives_matches = _pattern_of(pattern, define, within)
     if not gives_matches and timed_out is not None:
         raise PipelineError(
@@ -113,7 +113,7 @@ def read_arguments(
         tuple(str(computed) for computed in names.computed),
     )
     machine_of(rules)  # raises if the pattern is too large
-    shown = keys if rows == ONE_ROW else tuple(columns)
+    shown = keys if rows == ONE_ROW else tuple(columns or ())
     _check_results(shown, [*texts, *([timed_out] if timed_out is not None else [])])
     return MatchArguments(rules, names, shown, texts)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.patterns.attempt import is_excluded
-from headwater.pipelines.operators.patterns.conditions import KeyRows, aggregate_of
+from headwater.pipelines.operators.patterns.conditions import UNFIT, KeyRows, aggregate_of
 from headwater.pipelines.operators.patterns.leaves import Aggregate, Leaf, Navigation
 from headwater.pipelines.operators.patterns.search import TIMED_OUT, UNMATCHED, Found
 
@@ -25,6 +25,7 @@ class MatchRows:
     leaves: Sequence[Leaf]
     is_all_rows: bool
     shows_empty: bool
+    is_stored: bool = False  # of a stored pattern: an aggregate of values that do not fit is null
     keys: list[int] = field(default_factory=list)
     times_us: list[int] = field(default_factory=list)
     is_timed_out: list[bool] = field(default_factory=list)
@@ -65,8 +66,16 @@ class MatchRows:
         self.members.append((key.rows[start], max(len(found.labels), 1)))
         for leaf, values in zip(self.leaves, self.values, strict=True):
             values.append(
-                None if found.kind == UNMATCHED else _value(leaf, key, found, start, current)
+                None if found.kind == UNMATCHED else self._value(leaf, key, found, start, current)
             )
+
+    def _value(self, leaf: Leaf, key: KeyRows, found: Found, start: int, current: int) -> Any:
+        try:
+            return _value(leaf, key, found, start, current)
+        except UNFIT:
+            if not self.is_stored:
+                raise
+            return None
 
     def column(self, number: int, kind: pa.DataType, computed: Sequence[pa.ChunkedArray]) -> Any:
         """Of a leaf; `computed` are the columns of all rows."""

@@ -1,7 +1,7 @@
 """Settings of hw.match as the operator has them, and what follows from them for the search."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -29,9 +29,11 @@ from headwater.pipelines.operators.patterns.leaves import (
     Variables,
 )
 from headwater.pipelines.operators.patterns.search import PAST_LAST_ROW, SearchRules
+from headwater.pipelines.operators.state.fingerprints import NO_SETTING
 
 ONE_ROW: Final = "one row"
 ALL_ROWS: Final = "all rows"
+_MOST_PATTERNS: Final = 4_096  # that a process has ready
 
 ConditionFunction = Callable[[KeyRows, int, str], bool]
 
@@ -59,7 +61,10 @@ class PatternRules:
     shows_unmatched: bool = False
     timed_out: str | None = None  # the column that says so; None: they are no rows
     gives_matches: bool = True  # else only what timed out
-    expressions: tuple[str, ...] = ()  # of the columns that Spark computes
+    expressions: tuple[str, ...] = ()  # of the columns that are computed of single rows
+    # Of a stored pattern, which ends no pipeline: a condition that cannot be decided for a row is
+    # not true, an attempt with too many partial matches is given up, and both are counted.
+    is_stored: bool = field(default=False, metadata=NO_SETTING)
 
     @cached_property
     def variables(self) -> tuple[str, ...]:
@@ -78,6 +83,7 @@ class PatternRules:
             self.shows_unmatched,
             MatchNumber() in self.measures,
             has_anchor(self.tree),
+            self.is_stored,
         )
 
     @property
@@ -147,7 +153,7 @@ class PatternRules:
         return min(before[self.variables[number]] for number in variables)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_MOST_PATTERNS)
 def machine_of(rules: PatternRules) -> Machine:
     """Once in a process."""
     leaves = rules.condition_leaves()
@@ -155,7 +161,7 @@ def machine_of(rules: PatternRules) -> Machine:
     return Machine(compile_pattern(rules.tree), merges=merges)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_MOST_PATTERNS)
 def functions_of(rules: PatternRules) -> tuple[ConditionFunction | int | None, ...]:
     """Of each variable: a function, the column that is the condition, or None (always true)."""
     found: dict[str, ConditionFunction | int | None] = {}

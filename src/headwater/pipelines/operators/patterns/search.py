@@ -18,6 +18,7 @@ from headwater.pipelines.operators.patterns.attempt import (
     Attempt,
     Holds,
     Machine,
+    TooManyThreads,
     variable_of,
 )
 
@@ -53,6 +54,7 @@ class SearchRules:
     gives_unmatched: bool = False
     numbers: bool = False  # MATCH_NUMBER is asked for: it is stored for each key for ever
     remembers_start: bool = False  # as is whether a key has had rows, for the anchor ^
+    gives_up: bool = False  # an attempt with too many partial matches; else that is an error
 
 
 class Search:
@@ -77,6 +79,7 @@ class Search:
         self._attempt: Attempt | None = None
         self.misses = 0  # AFTER MATCH SKIP named a row that is not in the match, or is its first
         self.timeouts = 0
+        self.given_up = 0
         if stored is not None:
             attempt: list[Any] | None
             (self.first, self._start, self._position, self._number, self._covered, attempt) = stored
@@ -166,11 +169,20 @@ class Search:
                 attempt.expire(time_us)
                 if not attempt.threads:
                     break
-                attempt.read(self._position, time_us, holds)
+                self._read(attempt, time_us, holds)
                 self._position += 1
             if attempt.threads:
                 return
             yield from self._decide(now_us)
+
+    def _read(self, attempt: Attempt, time_us: int, holds: Holds) -> None:
+        try:
+            attempt.read(self._position, time_us, holds)
+        except TooManyThreads:
+            if not self._rules.gives_up:
+                raise
+            attempt.give_up()
+            self.given_up += 1
 
     def _decide(self, now_us: int) -> Iterator[Found]:
         attempt, self._attempt = self._attempt, None

@@ -28,6 +28,8 @@ OFFSET: Final = "__offset"  # int64
 # In State.document: the watermark in microseconds since 1970, the same in all buckets. An operator
 # with event time sets it in each step; of several inputs it is the least.
 WATERMARK: Final = "watermark_us"
+# In State.document: counters of what all buckets have in common, which are not added up.
+SHARED_COUNTERS: Final = "shared_counters"
 
 NO_TIME: Final = 1
 FUTURE: Final = 2

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.runtime.contract import WATERMARK
+from headwater.pipelines.operators.runtime.contract import SHARED_COUNTERS, WATERMARK
 from headwater.pipelines.operators.runtime.naming import Built
 from headwater.pipelines.operators.state.state_files import (
     TableLocation,
@@ -76,6 +76,8 @@ def metrics_in(manifests: Sequence[Mapping[str, Any]]) -> OperatorMetrics:
     for one in manifests:
         for name, count in one.get("counters", {}).items():
             counters[name] = counters.get(name, 0) + count
+    for one in manifests[:1]:
+        counters |= one.get("document", {}).get(SHARED_COUNTERS, {})
     return OperatorMetrics(
         sum(location.rows for location in locations),
         sum(location.bytes for location in locations),

@@ -170,10 +170,10 @@ def _nth_present(on: SortedPartitions, is_present: npt.NDArray[np.bool_], step: 
 
 def _merged_sessions(on: SortedPartitions, column: pa.Array) -> pa.Array:
     """Of each row, from the first start to the last end of the sessions that overlap or touch its
-    own. Rows come in the order of their starts.
+    own. Rows come in the order of their starts. All of a partition have a session, or none.
     """
     starts, ends = (column.field(at) for at in (0, 1))
-    start_us, end_us = (np.asarray(one.cast(pa.int64())) for one in (starts, ends))
+    start_us, end_us = (np.asarray(one.cast(pa.int64()).fill_null(0)) for one in (starts, ends))
     is_first = on.row == on.start
     last_us = np.empty(on.size, np.int64)  # the latest end of this partition's rows until here
     for begin in np.unique(on.start):
@@ -184,7 +184,7 @@ def _merged_sessions(on: SortedPartitions, column: pa.Array) -> pa.Array:
     kinds = [starts.type, ends.type]
     columns = [pa.array(start_us[begins]), pa.array(last_us[stops - 1])]
     arrays = [one.cast(kind) for one, kind in zip(columns, kinds, strict=True)]
-    return pa.StructArray.from_arrays(arrays, fields=list(column.type))
+    return pa.StructArray.from_arrays(arrays, fields=list(column.type), mask=column.is_null())
 
 
 def _frame(

@@ -5,6 +5,10 @@ physical aggregates merge those that overlap. The optimised plan has no trace of
 added to the analysed query below such an aggregate: a window function by the other columns of the
 group, whose result is the merged session of each row (nodes/window_functions.py). The optimiser
 treats it as any window function: a condition on the session's start is not moved below it.
+
+In grouping sets the step is above Spark's Expand, which gives every row once for each set. The
+number of the set is among the other columns, so rows of two sets do not meet; in a set without the
+session it is null.
 """
 
 from typing import Any, Final
@@ -53,12 +57,6 @@ def with_sessions(catalyst: Catalyst, plan: Any) -> Any:
     if not found:
         return plan
     (child,) = below
-    if kind_of(child) == "Expand":
-        raise QueryRefused(
-            "session_window() in grouping sets cannot be maintained incrementally",
-            hint="write one query for each set, and UNION ALL between them",
-            offset=offset_of(plan),
-        )
     session = found[0]
     grouping = items(plan.groupingExpressions())
     others = [one for one in grouping if not _is(one, session) and not one.foldable()]

@@ -241,7 +241,7 @@ class Expression:
             return None
         name = parts[0].name
         variables = self._names.variables_of(name)
-        is_column = any(name.lower() == one.lower() for one in self._names.columns)
+        is_column = self._names.is_column(name)
         if variables is not None and is_column:
             raise self.refusal(
                 f"{name} is ambiguous: a variable of the pattern, and a column",

@@ -13,7 +13,7 @@ class Names:
 
     variables: Sequence[str]  # of the pattern, in the order of their numbers
     subsets: Mapping[str, Sequence[str]]
-    columns: Sequence[str]  # of the input
+    columns: Sequence[str] | None  # of the input; None: any name may be one
     computed: list[Any] = field(default_factory=list)  # of Spark's, as texts or Columns
     owners: list[str] = field(default_factory=list)  # of each of them, for errors
 
@@ -27,6 +27,11 @@ class Names:
         self.computed.append(computed)
         self.owners.append(owner)
         return len(self.computed) - 1
+
+    def is_column(self, name: str) -> bool:
+        if self.columns is None:
+            return self.variables_of(name) is None
+        return any(name.lower() == one.lower() for one in self.columns)
 
     def variables_of(self, name: str) -> Variables:
         """None if it is no variable and no union of some."""

@@ -24,26 +24,28 @@ _UNITS: Final = {"SECOND": 1, "MINUTE": 60, "HOUR": 3_600, "DAY": 86_400, "WEEK"
 
 def term_of(expression: Expression) -> Term:
     """Raises PipelineError for what conditions with other rows do not have."""
-    return _Terms(expression).term(expression.tree)
+    return _MatchTerms(expression).term(expression.tree)
 
 
-class _Terms:
-    def __init__(self, expression: Expression) -> None:
-        self._expression = expression
+class Terms:
+    """The operators that all conditions in Python have; leaves, and what else there is, are left
+    to those who derive from it.
+    """
+
+    def leaf(self, node: Any) -> Term | None:
+        """What the node takes from rows; None: it is no leaf."""
+        raise NotImplementedError
+
+    def other(self, node: Any) -> Term:
+        """Of a node that is no operator. Raises PipelineError."""
+        raise NotImplementedError
 
     def term(self, node: Any) -> Term:
-        expression = self._expression
         if isinstance(node, exp.Paren):
             return self.term(node.this)
-        if expression.is_call(node):
-            return "leaf", expression.leaf(node)
-        constant = _constant(node)
-        if constant is not None:
-            return constant
-        if expression.is_row_level(node):
-            return "leaf", Navigation(expression.row_column(node))
-        if isinstance(node, exp.Column):
-            return "leaf", expression.column_leaf(node)
+        found_leaf = self.leaf(node)
+        if found_leaf is not None:
+            return found_leaf
         if type(node) in _BINARY:
             return _BINARY[type(node)], self.term(node.this), self.term(node.expression)
         if isinstance(node, exp.Not):
@@ -69,13 +71,7 @@ class _Terms:
             return ("coalesce", *map(self.term, (node.this, *node.expressions)))
         if isinstance(node, exp.Case | exp.If):
             return self._case(node)
-        raise expression.refusal(
-            f"cannot use {node.sql(dialect='spark')} between rows",
-            node,
-            hint="of one row Spark computes anything, PREV(lower(name)); between rows there are"
-            " and, or, not, =, <>, <, <=, >, >=, <=>, between, in, is null, + - * / %, abs,"
-            " coalesce, case and if",
-        )
+        return self.other(node)
 
     def _case(self, node: exp.Case | exp.If) -> Term:
         cases = [node] if isinstance(node, exp.If) else node.args["ifs"]
@@ -89,7 +85,34 @@ class _Terms:
         return found
 
 
-def _constant(node: Any) -> Term | None:
+class _MatchTerms(Terms):
+    """Of rows of a match: what is computed of one row alone is a leaf."""
+
+    def __init__(self, expression: Expression) -> None:
+        self._expression = expression
+
+    def leaf(self, node: Any) -> Term | None:
+        expression = self._expression
+        if expression.is_call(node):
+            return "leaf", expression.leaf(node)
+        constant = constant_of(node)
+        if constant is not None:
+            return constant
+        if expression.is_row_level(node):
+            return "leaf", Navigation(expression.row_column(node))
+        return ("leaf", expression.column_leaf(node)) if isinstance(node, exp.Column) else None
+
+    def other(self, node: Any) -> Term:
+        raise self._expression.refusal(
+            f"cannot use {node.sql(dialect='spark')} between rows",
+            node,
+            hint="of one row Spark computes anything, PREV(lower(name)); between rows there are"
+            " and, or, not, =, <>, <, <=, >, >=, <=>, between, in, is null, + - * / %, abs,"
+            " coalesce, case and if",
+        )
+
+
+def constant_of(node: Any) -> Term | None:
     if isinstance(node, exp.Null):
         return "constant", None
     if isinstance(node, exp.Boolean):
