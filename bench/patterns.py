@@ -1,7 +1,7 @@
 """`hw.match` and `hw.match_stored` without Spark: rows a second through the operators, by the
 number of keys, and of stored patterns.
 
-    .venv/bin/python -m bench.patterns [--rows 400000] [--batch-rows 20000]
+    .venv/bin/python -m bench.patterns [--rows 400000] [--batch-rows 20000] [--corrected]
 
 Three steps (ordered, shipped, paid, with other rows in between) within an hour of event time, in
 one process on one core, with state in memory. Every key goes through the steps in turn; a tenth of
@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from headwater.pipelines.operators.patterns.corrected_matching import CorrectedMatching
 from headwater.pipelines.operators.patterns.match_arguments import read_arguments
 from headwater.pipelines.operators.patterns.match_operator import Matching
 from headwater.pipelines.operators.patterns.stored.definitions import PATTERN_COLUMNS
@@ -34,13 +36,17 @@ from headwater.pipelines.operators.runtime.contract import (
 )
 from headwater.pipelines.operators.state.state_files import MemoryState
 from headwater.pipelines.operators.time.event_time import EventTime
-from headwater.pipelines.operators.time.lateness import Lateness
+from headwater.pipelines.operators.time.lateness import CORRECT, DROP, Lateness
 
-_STEPS: Final = 6  # of a key in turn: order, other, ship, other, pay, other
-_SPAN_US: Final = 600_000_000  # of event time between two rows of a key
+STEPS: Final = 6  # of a key in turn: order, other, ship, other, pay, other
+PAID_STEP: Final = 4
+SPAN_US: Final = 600_000_000  # of event time between two rows of a key
+_DAY_US: Final = 86_400_000_000
+
+Int64s = npt.NDArray[np.int64]
 
 
-def operator() -> Matching:
+def operator(*, is_corrected: bool = False) -> Matching:
     steps = {"ORDERED": "step = 0", "SHIPPED": "step = 2", "PAID": "step = 4"}
     given = read_arguments(
         ["k", "step", "v"],
@@ -56,18 +62,27 @@ def operator() -> Matching:
     results = pa.schema([(f"__m{number}", pa.int64()) for number in range(3)])
     rows = pa.schema([("k", pa.int64())])
     event_time = EventTime("at", 0)
-    return Matching(("k",), given.rules, event_time, Lateness("drop", 0), rows, computed, results)
+    if is_corrected:
+        lateness = Lateness(CORRECT, _DAY_US)
+        return CorrectedMatching(("k",), given.rules, event_time, lateness, rows, computed, results)
+    return Matching(("k",), given.rules, event_time, Lateness(DROP, 0), rows, computed, results)
+
+
+def steps(number: Int64s, keys: int) -> tuple[Int64s, Int64s]:
+    """The key and the step of each row, by its number."""
+    key, turn = number % keys, number // keys
+    step = turn % STEPS
+    is_unpaid = ((key + turn // STEPS) % 10 == 0) & (step == PAID_STEP)
+    step[is_unpaid] = 1
+    return key, step
 
 
 def batches(rows: int, keys: int, batch_rows: int) -> Iterator[Input]:
     """Rows of all keys in turn, in the order of time."""
     for first in range(0, rows, batch_rows):
         number = np.arange(first, min(first + batch_rows, rows), dtype=np.int64)
-        key, turn = number % keys, number // keys
-        step = turn % _STEPS
-        is_unpaid = ((key + turn // _STEPS) % 10 == 0) & (step == 4)
-        step[is_unpaid] = 1
-        times = number * _SPAN_US // keys
+        key, step = steps(number, keys)
+        times = number * SPAN_US // keys
         columns = {
             "k": key,
             "__e0": step == 0,
@@ -84,9 +99,9 @@ def batches(rows: int, keys: int, batch_rows: int) -> Iterator[Input]:
         yield Input(pa.table(columns), (("t", 0),), (progress,), 0)
 
 
-def measure(rows: int, keys: int, batch_rows: int) -> tuple[float, int, int]:
+def measure(rows: int, keys: int, batch_rows: int, *, is_corrected: bool) -> tuple[float, int, int]:
     """Rows a second, results, and the rows of state at the end."""
-    matching, state, found = operator(), MemoryState(), 0
+    matching, state, found = operator(is_corrected=is_corrected), MemoryState(), 0
     inputs = list(batches(rows, keys, batch_rows))
     began_s = time.perf_counter()
     for given in inputs:
@@ -151,9 +166,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--batch-rows", type=int, default=20_000)
+    parser.add_argument("--corrected", action="store_true", help='late="correct" for a day')
     options = parser.parse_args()
     for keys in (1_000, 100_000):
-        rate, found, stored = measure(options.rows * (1 + (keys > 1_000)), keys, options.batch_rows)
+        rows = options.rows * (1 + (keys > 1_000))
+        rate, found, stored = measure(
+            rows, keys, options.batch_rows, is_corrected=options.corrected
+        )
         print(f"{keys:>9,} keys: {rate:>9,.0f} rows/s, {found:,} results, {stored:,} rows of state")
     for patterns in (1, 10, 100):
         rows = options.rows // 4

@@ -29,7 +29,7 @@ _STOP_TIMEOUT_S = 30
 class Job:
     """What a system is to do; its program finds it as JSON in LATENCY_JOB."""
 
-    kind: str  # map, window, join; view (bench/views)
+    kind: str  # map, window, join; view (bench/views); match (bench/match_recognize.py)
     bootstrap: str
     events: str  # topics; those of a view: orders, customers, its result
     table: str

@@ -53,10 +53,17 @@ WITH ({UPSERTS}, 'topic'='{JOB["events"]}', {CLUSTER})"""
 CUSTOMERS = f"""
 CREATE TABLE customers (id BIGINT, country STRING, PRIMARY KEY (id) NOT ENFORCED)
 WITH ({UPSERTS}, 'topic'='{JOB["table"]}', {CLUSTER})"""
-TABLES = {"map": [EVENTS], "window": [EVENTS], "join": [EVENTS, TABLE], "view": [ORDERS, CUSTOMERS]}
+TABLES = {
+    "map": [EVENTS],
+    "window": [EVENTS],
+    "match": [EVENTS],
+    "join": [EVENTS, TABLE],
+    "view": [ORDERS, CUSTOMERS],
+}
 COLUMNS = {
     "map": "eid BIGINT, k BIGINT, v BIGINT",
     "window": "k BIGINT, w BIGINT, n BIGINT, s BIGINT",
+    "match": "k BIGINT, ordered BIGINT, paid BIGINT",
     "join": "eid BIGINT, k BIGINT, v BIGINT, name STRING, tier BIGINT",
     "view": "country STRING, orders BIGINT, total BIGINT, PRIMARY KEY (country) NOT ENFORCED",
 }
@@ -74,6 +81,12 @@ QUERIES = {
     "window": f"""SELECT k, MAX(`at`) / {WINDOW_MS} * {WINDOW_MS}, COUNT(*), SUM(v)
         FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(ts), INTERVAL '{JOB["window_s"]}' SECOND))
         GROUP BY k, window_start, window_end""",
+    "match": """SELECT k, ordered, paid FROM events MATCH_RECOGNIZE (
+        PARTITION BY k ORDER BY ts
+        MEASURES ORDERED.eid AS ordered, PAID.eid AS paid
+        ONE ROW PER MATCH AFTER MATCH SKIP PAST LAST ROW
+        PATTERN (ORDERED X*? SHIPPED Y*? PAID) WITHIN INTERVAL '1' HOUR
+        DEFINE ORDERED AS ORDERED.v = 0, SHIPPED AS SHIPPED.v = 2, PAID AS PAID.v = 4)""",
     "join": f"""SELECT e.eid, e.k, e.v, c.name, c.tier FROM events e
         LEFT JOIN customers FOR SYSTEM_TIME AS OF e.ts AS c ON e.k = c.k {TIER}""",
     "view": """SELECT c.country, COUNT(*), SUM(o.amount)

@@ -13,7 +13,7 @@ def job(flow: hw.Flow) -> None:
     if JOB["kind"] == "view":
         _view(flow)
         return
-    at = "timestamp" if JOB["kind"] == "window" else "bigint"
+    at = "timestamp" if JOB["kind"] in ("window", "match") else "bigint"
     events = flow.changes(JOB["events"], f"eid bigint, k bigint, v bigint, at {at}")
     key: list[str] = []
     if JOB["kind"] == "map":
@@ -24,6 +24,16 @@ def job(flow: hw.Flow) -> None:
             n=hw.agg.count(), s=hw.agg.sum("v")
         )
         key = ["k", "window_start"]
+    elif JOB["kind"] == "match":
+        rows = hw.match(
+            events,
+            "k",
+            "ORDERED X*? SHIPPED Y*? PAID",
+            time=hw.event_time("at", delay="0 seconds"),
+            define={"ORDERED": "v = 0", "SHIPPED": "v = 2", "PAID": "v = 4"},
+            measures={"ordered": "ORDERED.eid", "paid": "PAID.eid"},
+            within="1 hour",
+        )
     else:
         table = flow.table(JOB["table"], "k bigint, name string, tier bigint", key="k")
         rows = hw.enrich(events, table, on="k", columns=["name", "tier"]).selectExpr(

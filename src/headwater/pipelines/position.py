@@ -22,8 +22,8 @@ POSITION_TYPE: Final = pa.struct(
 )
 POSITION_FIELDS: Final = tuple(POSITION_TYPE.names)
 # In the metadata of `_position`: rows are results of windows, which are FINAL, or CHANGING if later
-# ones retract or replace them; EVENTS in the order of their time, or such that later ones replace
-# (CHANGING_EVENTS); or changes of a TABLE.
+# ones retract or replace them (of matches, too); EVENTS in the order of their time, or such that
+# later ones replace (CHANGING_EVENTS); or changes of a TABLE.
 RESULTS: Final = "headwater.results"
 FINAL: Final = "final"
 CHANGING: Final = "changing"

@@ -90,11 +90,11 @@ def logs(draw, partitions=2, most=25, keys=("a", "b", "c", None), back=40, forth
 
 
 @st.composite
-def cuts(draw, log, most=6, least=1):
+def cuts(draw, log, most=6, least=1, fewest=1):
     """The log in batches: each a list with a share of every partition. The first has some of every
     partition, since a partition without rows so far holds up nothing; unless `least` is 0.
     """
-    batches = draw(st.integers(1, most))
+    batches = draw(st.integers(fewest, most))
     ends = []
     for rows in log:
         inner = draw(

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 
+from headwater.pipelines.operators.patterns.corrected_matching import CorrectedMatching
 from headwater.pipelines.operators.patterns.leaves import Aggregate, MatchNumber
 from headwater.pipelines.operators.patterns.match_arguments import read_arguments
 from headwater.pipelines.operators.patterns.match_operator import Matching
@@ -21,7 +22,7 @@ INPUT = {
 class Matcher:
     """hw.match over the rows of a Driver: what Spark would compute is computed here."""
 
-    def __init__(self, directory, pattern, delay=0, late="drop", buckets=2, **arguments):
+    def __init__(self, directory, pattern, delay=0, late="drop", buckets=2, allowed=0, **arguments):
         given = read_arguments(list(INPUT), ("name",), pattern, unbounded=True, **arguments)
         self.given = given
         self._computed = [_function(text) for text in given.names.computed]
@@ -32,9 +33,9 @@ class Matcher:
         )
         rows = pa.schema([(name, INPUT[name]) for name in given.shown])
         time = EventTime("time", delay * SECOND)
-        operator = Matching(
-            ("name",), given.rules, time, Lateness(late, 0), rows, computed, results
-        )
+        kind = CorrectedMatching if late == "correct" else Matching
+        lateness = Lateness(late, allowed * SECOND)
+        operator = kind(("name",), given.rules, time, lateness, rows, computed, results)
         schema = pa.schema([*INPUT.items(), *computed])
         columns = (*INPUT, *computed.names, "_op")
         source = Source(schema, ("name",), columns, time)

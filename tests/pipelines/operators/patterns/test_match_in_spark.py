@@ -125,7 +125,10 @@ ALL = (
         ({"key": "who"}, "no column who"),
         ({"key": "tags"}, "cannot be grouped by tags"),
         ({"time": "user"}, "no timestamp"),
-        ({"late": "correct"}, "is for windows"),
+        ({"late": "corrected"}, "late='corrected'"),
+        ({"allowed_lateness": "1 hour"}, 'is for late="correct"'),
+        ({"late": "correct", "measures": {"match_id": "A.price"}}, "a column match_id of their"),
+        ({"late": "correct", "timed_out": "_mark", "within": "1 hour"}, "a column _mark of their"),
         ({"pattern": ""}, "the pattern is empty"),
         ({"pattern": "()", "define": {}}, "has no variable"),
         ({"pattern": "A (B"}, r"'\)' is missing: line 1, column 5"),
@@ -298,8 +301,8 @@ def test_the_other_examples_of_the_page_are_accepted(spark):
     frame = spark.createDataFrame([], ALL + ", symbol string, device string")
     names = {"hw": hw, "quotes": frame, "heartbeats": frame}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 5  # test_stored_patterns_in_spark.py runs the last one
-    for block in blocks[1:4]:
+    assert len(blocks) == 6  # test_stored_patterns_in_spark.py runs the last one
+    for block in blocks[1:5]:
         exec(block, names)
     assert names["dips"].columns[:5] == ["symbol", "event_time", "begun", "ended", "fall"]
     assert names["silent"].columns[:3] == ["device", "event_time", "last_seen"]

@@ -143,15 +143,19 @@ def brief(results):
     return sorted(found, key=lambda row: repr(sorted(row.items(), key=str)))
 
 
+LOGS = logs(keys=("a", "b"), most=10, back=6, forth=8)
+PATTERNS = patterns().filter(lambda text: "B" in text and "A" in text)
+
+
 @st.composite
-def cases(draw):
+def cases(draw, log=LOGS, pattern=PATTERNS):
     """A log with prices, and the arguments of hw.match over it."""
-    log = draw(logs(keys=("a", "b"), most=10, back=6, forth=8))
+    log = draw(log)
     prices = draw(st.lists(st.integers(0, 4), min_size=20, max_size=20))
     for rows in log:
         for row in rows:
             row["price"] = prices[row["id"] % 20]
-    pattern = draw(patterns().filter(lambda text: "B" in text and "A" in text))
+    pattern = draw(pattern)
     defined = {}
     for variable in "ABC":
         if variable in pattern and draw(st.integers(0, 4)):

@@ -45,7 +45,7 @@ def test_the_example_of_the_page_finds_matches_in_memory(spark):
     ]
     given = hw.testing.topic(patterns, schema=hw.PATTERNS, key="id")
     names = {}
-    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[4], names)
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[5], names)
     found = hw.testing.run(names["alerts"], {"shop": (events, EVENTS), "patterns": given})
     assert [
         (

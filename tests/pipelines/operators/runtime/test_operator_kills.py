@@ -54,6 +54,12 @@ MORE = """
         measures={{"first": "FIRST(id)", "last": "LAST(id)", "number": "MATCH_NUMBER()"}},
     )
     flow.write(rises, to="cache", table="rises", key=["name_id", "number"])
+    falls = hw.match(
+        rows, "name_id", "A B+", time=at, define={{"B": "id < PREV(id)"}}, within="1 minute",
+        measures={{"first": "FIRST(id)", "last": "LAST(id)", "number": "MATCH_NUMBER()"}},
+        late="correct", allowed_lateness="1 minute", name="match-2",
+    )
+    flow.write(falls, to="cache", table="falls", key="match_id")
 """
 COPIES = """
     flow.write(rows.select("id", "_position.partition", "_position.offset"), to="topic",
@@ -61,7 +67,7 @@ COPIES = """
 """
 WRITES = ["cache/sums", "cache/pairs"]
 if IS_FULL:
-    WRITES += ["cache/corrected", "cache/rich", "cache/rises"]
+    WRITES += ["cache/corrected", "cache/rich", "cache/rises", "cache/falls"]
 
 
 class Killed(Project):
@@ -126,6 +132,7 @@ class Killed(Project):
         }
         if IS_FULL:
             found["tumbling-2"] = sorted(self.late(self.events, lambda at: end(at) + 60))
+            found["match-2"] = sorted(self.late(self.events, lambda at: just_after(at) + 60))
         return found
 
     def published(self):

@@ -11,6 +11,9 @@ from pipelines.operators.joins.test_joined_tables import (  # noqa: F401
 from pipelines.operators.joins.test_stream_join import (  # noqa: F401
     test_any_cut_gives_what_nested_loops_give,
 )
+from pipelines.operators.patterns.test_match_corrections import (  # noqa: F401
+    test_any_cut_leaves_the_matches_of_all_rows_in_their_order,
+)
 from pipelines.operators.patterns.test_match_operator import (  # noqa: F401
     test_any_cut_gives_the_matches_by_definition,
 )

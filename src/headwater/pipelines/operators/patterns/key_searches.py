@@ -1,6 +1,6 @@
 """The searches of the keys that have rows or deadlines in a batch, from their state and back."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,7 +53,11 @@ class MatchResults:
 
 
 def find_matches(
-    settings: MatchSettings, state: State, ready: pa.Table, now_us: int
+    settings: MatchSettings,
+    state: State,
+    ready: pa.Table,
+    now_us: int,
+    searches_of: "SearchesOf | None" = None,
 ) -> MatchResults:
     """What these rows complete, which the watermark has passed, and all deadlines before `now_us`.
     The state is that after them.
@@ -69,7 +73,9 @@ def find_matches(
     ready = ready.append_column(GROUP, pa.array(group[: len(ready)]))
     order = (GROUP, TIME, TOPIC, PARTITION, OFFSET)
     ready = ready.take(pc.sort_indices(ready, sort_keys=[(name, "ascending") for name in order]))
-    searches = BatchSearches(settings, state, stored, groups, ready.combine_chunks())
+    searches = (searches_of or BatchSearches)(
+        settings, state, stored, groups, ready.combine_chunks()
+    )
     return searches.run(now_us)
 
 
@@ -78,14 +84,17 @@ def _relevant(
 ) -> tuple[pa.Table, Hashes]:
     """Without the rows of keys that have no state, and no row that a match could begin with."""
     hashes = hashes_of([ready[name] for name in settings.key])
-    starts = settings.starts_in(ready)
-    if starts is None or settings.rules.needs_every_key or not len(ready):
+    starts = None if settings.needs_every_key else settings.starts_in(ready)
+    if starts is None or not len(ready):
         return ready, hashes
     keys, key = distinct(hashes)
     is_relevant = stored.find(keys) >= 0
     is_relevant[key[starts]] = True
     chosen = is_relevant[key]
     return ready.filter(pa.array(chosen)), hashes[chosen]
+
+
+SearchesOf = Callable[[MatchSettings, State, SortedRows, Hashes, pa.Table], "BatchSearches"]
 
 
 class BatchSearches:
@@ -104,9 +113,15 @@ class BatchSearches:
         self._keys = keys
         self._groups = groups
         self._ready = ready
-        self._rows = SortedRows(state, ROWS, operator.row_schema, operator.key, words=WORDS_OF_ROW)
+        self._rows = SortedRows(
+            state, ROWS, operator.stored_schema, operator.key, words=WORDS_OF_ROW
+        )
         self._before = keys.find(groups)
-        # Rows of all keys: those of the state first, then those of the batch.
+        self._load_rows()
+
+    def _load_rows(self) -> None:
+        """Of all keys: those of the state first, then those of the batch."""
+        ready, groups = self._ready, self._groups
         which, numbers = self._rows.groups(groups)
         row_numbers = self._rows.hashes(numbers)[:, WORDS].astype(np.int64)
         order = np.lexsort((row_numbers, which))
@@ -116,7 +131,7 @@ class BatchSearches:
         group = ready[GROUP].to_numpy()
         self._new_ends = np.searchsorted(group, np.arange(len(groups)), "right").tolist()
         self._all = pa.concat_tables([old, ready.select(old.column_names)])
-        self._values = operator.values(old, ready)
+        self._values = self._operator.values(old, ready)
 
     def run(self, now_us: int) -> MatchResults:
         operator, rules = self._operator, self._operator.rules

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.patterns.builder import Pattern
+from headwater.pipelines.operators.patterns.corrected_matching import MATCH_ID, CorrectedMatching
 from headwater.pipelines.operators.patterns.language.names import Names
 from headwater.pipelines.operators.patterns.leaves import (
     AVG,
@@ -31,8 +32,9 @@ from headwater.pipelines.operators.runtime.grouping import check_keys
 from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration
 from headwater.pipelines.operators.time.event_time import EventTime
-from headwater.pipelines.operators.time.lateness import CORRECT, DROP, SIDE, Lateness, lateness_of
+from headwater.pipelines.operators.time.lateness import CORRECT, DROP, Lateness, lateness_of
 from headwater.pipelines.operators.time.result_time import input_time
+from headwater.pipelines.operators.windows.results import MARK
 from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
 
@@ -57,6 +59,7 @@ def match(
     rows_per_match: str = "ONE ROW PER MATCH",
     unbounded: bool = False,
     late: str = DROP,
+    allowed_lateness: Duration | None = None,
     name: str | None = None,
 ) -> "DataFrame":
     """Matches of a pattern in the rows of each key, in the order of event time.
@@ -71,6 +74,9 @@ def match(
     `timed_out`  the name of a column: partial matches that ran out of time are rows, too, and it is
                  true in them
     `unbounded`  allows a pattern without `within` that can wait, and grow, for ever
+    `late`       "drop", "side", or "correct": a row that is late by at most `allowed_lateness`
+                 (default: a day) retracts the matches that are none with it, and adds those that
+                 are; results then have `match_id`, which identifies a match, and `_mark`
 
     A match is a row (or its rows) as soon as no later row can change it. Results have the key's
     columns, or with ALL ROWS PER MATCH all of the input; `event_time`, which is when the match was
@@ -78,7 +84,7 @@ def match(
     that are in time alone, neither from batch boundaries nor from the order of arrival.
     """
     keys = keys_of(_KIND, frame, key)
-    refuse_corrections(_KIND, late)
+    lateness = lateness_of(late, allowed_lateness)
     given = read_arguments(
         [column for column in frame.columns if column not in OURS],
         keys,
@@ -93,11 +99,13 @@ def match(
         unbounded=unbounded,
     )
     names, shown = given.names, given.shown
+    if lateness.is_corrected:
+        _check_names_of_corrections(shown, [*given.measures, timed_out])
     chosen = _with_computed(frame, names)
     input_times = input_time(_KIND, frame, time, late)
-    operator = _operator(chosen, keys, given, input_times, lateness_of(late, None))
+    operator = _operator(chosen, keys, given, input_times, lateness)
     # Late rows are put aside as they came.
-    passed = frame.columns if late == SIDE else [*shown, *([OP] if OP in frame.columns else [])]
+    passed = frame.columns if late != DROP else [*shown, *([OP] if OP in frame.columns else [])]
     columns = [column for column in passed if column != POSITION]
     side = Side(chosen, keys, (*columns, *operator.computed.names), operator.time)
     result = run_operator(_KIND, operator, [side], name=name)
@@ -121,14 +129,13 @@ def keys_of(kind: str, frame: "DataFrame", key: str | Sequence[str]) -> tuple[st
     return keys
 
 
-def refuse_corrections(kind: str, late: str) -> None:
-    if late == CORRECT:
-        raise PipelineError(
-            f"{kind}: late={late!r} is for windows",
-            detail="a match that was emitted is not retracted",
-            hint='late="drop" counts late rows, "side" stores them, too; a longer delay of'
-            " hw.event_time waits for them",
-        )
+def _check_names_of_corrections(shown: Sequence[str], added: Sequence[str | None]) -> None:
+    for column in (*shown, *added):
+        if column is not None and column.lower() in (MATCH_ID, MARK):
+            raise PipelineError(
+                f"{_KIND}: results have a column {column} of their own with late={CORRECT!r}",
+                hint="another name; .withColumnRenamed(…) for a column of the input",
+            )
 
 
 # ── Spark ───────────────────────────────────────────────────────────────────────────────────────
@@ -194,7 +201,8 @@ def _operator(
             for number, leaf in enumerate(rules.measures)
         ]
     )
-    return Matching(keys, rules, time, lateness, rows, computed, results)
+    operator = CorrectedMatching if lateness.is_corrected else Matching
+    return operator(keys, rules, time, lateness, rows, computed, results)
 
 
 def _type_of(leaf: Leaf, chosen: "DataFrame", computed: pa.Schema, names: Names) -> pa.DataType:
@@ -240,6 +248,13 @@ def _measured(
             raise _spark_error(f"{_KIND}: the measure {name}", text, error) from error
         columns.append(column)
     flags = [] if timed_out is None else [F.col(timed_out)]
+    of_corrections = [name for name in (MATCH_ID, MARK) if name in result.columns]
     return result.select(
-        *(F.col(f"`{name}`") for name in shown), EVENT_TIME, *columns, *flags, POSITION, OP
+        *(F.col(f"`{name}`") for name in shown),
+        EVENT_TIME,
+        *columns,
+        *flags,
+        *of_corrections,
+        POSITION,
+        OP,
     )

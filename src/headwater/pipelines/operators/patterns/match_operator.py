@@ -37,7 +37,7 @@ from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.row_hashes import WORDS
 from headwater.pipelines.operators.state.sorted_rows import rescale_sorted_rows
 from headwater.pipelines.operators.state.state_files import MemoryState
-from headwater.pipelines.operators.time.lateness import admit_and_advance, times_of
+from headwater.pipelines.operators.time.lateness import Admission, admit_and_advance, times_of
 from headwater.pipelines.operators.time.watermarks import watermark_of
 
 
@@ -67,7 +67,7 @@ class Matching(MatchSettings):
             before, after, share, KEYS, self.keys_schema, self.key, words=WORDS
         )
         after.counters[ROWS] = rescale_sorted_rows(
-            before, after, share, ROWS, self.row_schema, self.key, words=WORDS_OF_ROW
+            before, after, share, ROWS, self.stored_schema, self.key, words=WORDS_OF_ROW
         )
 
     roles = ("event",)
@@ -83,12 +83,18 @@ class Matching(MatchSettings):
         return (flags_at(len(given.rows), chosen),)
 
     def _check_compatible(self, state: State) -> None:
-        settings = f"key {self.key} {settings_of(self.rules)} {self.computed.names}"
-        check_settings_compatible(state, "hw.match", settings)
+        check_settings_compatible(state, "hw.match", self._settings)
+
+    @property
+    def _settings(self) -> str:
+        return f"key {self.key} {settings_of(self.rules)} {self.computed.names}"
 
     def _run(self, state: State, given: Input) -> MatchResults:
         self._check_compatible(state)
         admission = admit_and_advance(state, given, self.time, self.lateness, times_of(given) + 1)
         fresh = fresh_rows(given, admission.rows, self.pending_schema)
         ready = ready_rows(state, fresh, admission.watermark_us, self.key)
+        return self._matched(state, ready, admission)
+
+    def _matched(self, state: State, ready: pa.Table, admission: Admission) -> MatchResults:
         return find_matches(self, state, ready, admission.watermark_us)

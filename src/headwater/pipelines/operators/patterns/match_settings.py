@@ -60,6 +60,16 @@ class MatchSettings:
             ]
         )
 
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """Of the rows of keys in the state."""
+        return self.row_schema
+
+    @property
+    def needs_every_key(self) -> bool:
+        """Also one without state, and without a row that a match could begin with."""
+        return self.rules.needs_every_key
+
     @cached_property
     def row_schema(self) -> pa.Schema:
         return pa.schema([*self.rows, *self.computed, (TIME, pa.int64())])
@@ -96,18 +106,23 @@ class MatchSettings:
     ) -> pa.Table:
         """The rows of the output. `keys` are the columns of each key, `rows` all rows."""
         times = pa.array(np.array(found.times_us, np.int64))
+        columns = self.result_columns(keys, rows, found)
+        columns += [result_positions(self.topic, times), pa.repeat("c", len(times))]
+        return pa.Table.from_arrays(columns, schema=self.output)
+
+    def result_columns(self, keys: pa.Table, rows: pa.Table, found: MatchRows) -> list[Any]:
+        """Those before the position."""
         if self.rules.rows == ALL_ROWS:
             shown = rows.select(self.rows.names).take(pa.array(found.rows, pa.int64()))
         else:
             shown = keys.take(pa.array(found.keys, pa.int64()))
         computed = [rows[name] for name in self.computed.names]
-        columns = [*shown.columns, times.cast(_TIMESTAMP)]
+        columns = [*shown.columns, pa.array(found.times_us, pa.int64()).cast(_TIMESTAMP)]
         for number, column in enumerate(self.results):
             columns.append(found.column(number, column.type, computed))
         if self.rules.timed_out is not None:
             columns.append(pa.array(found.is_timed_out, pa.bool_()))
-        columns += [result_positions(self.topic, times), pa.repeat("c", len(times))]
-        return pa.Table.from_arrays(columns, schema=self.output)
+        return columns
 
     def starts_in(self, rows: pa.Table) -> npt.NDArray[np.bool_] | None:
         """Which rows a match could begin with; None: any, as far as single rows say."""

@@ -47,6 +47,16 @@ class MatchRows:
         elif self.shows_empty or found.kind == UNMATCHED:
             self._row(group, key, found, -1)
 
+    def copy(self, other: "MatchRows", row: int) -> None:
+        """Adds a row of another one."""
+        self.keys.append(other.keys[row])
+        self.times_us.append(other.times_us[row])
+        self.is_timed_out.append(other.is_timed_out[row])
+        self.rows.append(other.rows[row])
+        self.members.append(other.members[row])
+        for values, added in zip(self.values, other.values, strict=True):
+            values.append(added[row])
+
     def _row(self, group: int, key: KeyRows, found: Found, current: int) -> None:
         start = found.start - key.first
         self.keys.append(group)

@@ -126,10 +126,16 @@ class Search:
 
     def to_json(self) -> list[Any] | None:
         """After `forget`. None: a key without state would go on in the same way."""
+        return self.snapshot() if self.has_state else None
+
+    @property
+    def has_state(self) -> bool:
         is_open = bool(self.times_us) or self._attempt is not None
         has_number = self._rules.numbers and self._number > 0
-        if not is_open and not has_number and not self._rules.remembers_start:
-            return None
+        return is_open or has_number or self._rules.remembers_start
+
+    def snapshot(self) -> list[Any]:
+        """After `forget`. Also what a key without state needs for its rows to have numbers."""
         attempt = None if self._attempt is None else self._attempt.to_json()
         return [
             self.first,

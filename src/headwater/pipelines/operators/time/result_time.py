@@ -120,8 +120,8 @@ def _check(kind: str, kinds: frozenset[str], late: str) -> None:
     if CHANGING in kinds or CHANGING_EVENTS in kinds:
         raise PipelineError(
             f"{kind}: results of its input are replaced later",
-            detail='they come from windows with early=True or late="correct"; here each row is an'
-            " event",
+            detail='they come from windows or matches with early=True or late="correct"; here each'
+            " row is an event",
             hint='leave out early and late="correct" there (a longer delay of hw.event_time lets'
             " more rows be in time); hw.tumbling(key=…), hw.join_tables and hw.top take results"
             " that change",

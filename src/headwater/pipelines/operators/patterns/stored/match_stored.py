@@ -13,7 +13,7 @@ from headwater.pipelines.operators.joins.enrich import (
     key_of_table,
     table_in_log,
 )
-from headwater.pipelines.operators.patterns.match import keys_of, refuse_corrections
+from headwater.pipelines.operators.patterns.match import keys_of
 from headwater.pipelines.operators.patterns.match_arguments import OURS
 from headwater.pipelines.operators.patterns.stored.definitions import PATTERN_COLUMNS
 from headwater.pipelines.operators.patterns.stored.stored_match_operator import StoredMatching
@@ -21,7 +21,7 @@ from headwater.pipelines.operators.patterns.stored.versioned_match import result
 from headwater.pipelines.operators.runtime.grouping import check_keys
 from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.event_time import EventTime
-from headwater.pipelines.operators.time.lateness import DROP, lateness_of
+from headwater.pipelines.operators.time.lateness import CORRECT, DROP, lateness_of
 from headwater.pipelines.operators.time.result_time import input_time
 from headwater.pipelines.position import POSITION
 from headwater.sinks.contract import OP
@@ -53,7 +53,7 @@ def match_stored(
     match was decided, `measures` (a JSON object) and `timed_out`.
     """
     keys = keys_of(_KIND, frame, key)
-    refuse_corrections(_KIND, late)
+    _refuse_corrections(late)
     found = table_in_log(_KIND, patterns)
     topic = found.topic.topic
     pattern_key = key_of_table(_KIND, found, ())
@@ -89,6 +89,16 @@ def match_stored(
         ],
         name=name,
     )
+
+
+def _refuse_corrections(late: str) -> None:
+    if late == CORRECT:
+        raise PipelineError(
+            f"{_KIND}: late={late!r} is for windows and hw.match",
+            detail="a match of a stored pattern that was emitted is not retracted",
+            hint='late="drop" counts late rows, "side" stores them, too; a longer delay of'
+            " hw.event_time waits for them",
+        )
 
 
 def _stored(schema: pa.Schema, key: str, topic: str) -> tuple[pa.Field, ...]:

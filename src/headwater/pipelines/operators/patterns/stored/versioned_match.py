@@ -148,7 +148,7 @@ class VersionedMatch(MatchSettings):
         """Whether a match can begin with one of these rows, or rows before it matter."""
         starts = self.starts_in(rows)
         return (
-            self.rules.needs_every_key
+            self.needs_every_key
             or (starts is None and len(rows) > 0)
             or (starts is not None and bool(starts.any()))
         )
