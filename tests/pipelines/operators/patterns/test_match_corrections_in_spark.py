@@ -8,7 +8,7 @@ from headwater.pipelines.lineage.tracing import why
 from headwater.pipelines.verification.stores import verify
 
 PIPELINE = """
-    events = flow.changes("shop", "user string, what string, at timestamp")
+    events = flow.changes("late_shop", "user string, what string, at timestamp")
     orders = hw.match(
         events,
         "user",
@@ -38,7 +38,7 @@ def at(minute):
 
 def test_stores_have_what_is_left_after_corrections(spark, tmp_path, broker_address):
     project = Project(tmp_path, broker_address)
-    project.topic("shop")
+    project.topic("late_shop")
     project.pipeline("patterns", PIPELINE)
     pieces = [
         [("ann", "order", 0), ("bob", "order", 5), ("ann", "pay", 10), ("cat", "none", 60)],
@@ -49,18 +49,18 @@ def test_stores_have_what_is_left_after_corrections(spark, tmp_path, broker_addr
     seen = []
     for piece in pieces:
         rows = [{"user": u, "what": what, "at": at(n).isoformat()} for u, what, n in piece]
-        project.produce("shop", *rows, key="user")
+        project.produce("late_shop", *rows, key="user")
         with project.running(spark, "patterns"):
-            project.wait_until_at_end(spark, "shop", "patterns")
+            project.wait_until_at_end(spark, "late_shop", "patterns")
         found = project.rows("SELECT user, ordered_at, paid_at, is_unpaid, match_id FROM orders")
         seen.append({(user, _minute(o), _minute(p), bool(n), i) for user, o, p, n, i in found})
     assert seen[0] == {
-        ("ann", 0, 10, False, "shop/0/0"),
-        ("bob", 5, None, True, "shop/0/1"),
+        ("ann", 0, 10, False, "late_shop/0/0"),
+        ("bob", 5, None, True, "late_shop/0/1"),
     }
     assert seen[1] == seen[2] == {
-        ("ann", 8, 10, False, "shop/0/5"),
-        ("bob", 5, 20, False, "shop/0/1"),
+        ("ann", 8, 10, False, "late_shop/0/5"),
+        ("bob", 5, 20, False, "late_shop/0/1"),
     }  # fmt: skip
     assert project.rows("SELECT orders, paid FROM hours") == [(2, 2)]
     assert sorted(project.rows("SELECT user, op, _mark FROM history")) == [
@@ -71,7 +71,7 @@ def test_stores_have_what_is_left_after_corrections(spark, tmp_path, broker_addr
     (pipeline,) = project.pipelines(spark, "patterns")
     for write in ("orders", "history", "hours"):
         assert verify(pipeline, write).is_equal, write
-    traced = why(pipeline, "orders", {"match_id": "shop/0/1"})
+    traced = why(pipeline, "orders", {"match_id": "late_shop/0/1"})
     assert sorted(cause.row["what"] for cause in traced.causes) == ["order", "pay"]
     assert traced.is_certain
 
