@@ -45,7 +45,7 @@ OFTEN = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.data(),
     st.one_of(cases(late_logs(), OFTEN), cases(late_logs())),
