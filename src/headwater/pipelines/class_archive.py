@@ -29,10 +29,8 @@ counts = rows.groupBy("value").count().writeStream.outputMode("update")
 with tempfile.TemporaryDirectory() as checkpoint:
     query = counts.foreachBatch(lambda frame, _: frame.toArrow()).option(
         "checkpointLocation", checkpoint
-    ).start()
-    while query.lastProgress is None:
-        query.awaitTermination(0.1)
-    query.stop()
+    ).trigger(availableNow=True).start()  # one batch: to stop within one prints Java's errors
+    query.awaitTermination()
 spark.stop()
 """
 
