@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from headwater.pipelines.flow import Flow
     from headwater.pipelines.operators.aggregates import api as agg
     from headwater.pipelines.operators.joins.enrich import enrich
-    from headwater.pipelines.operators.joins.join_tables import join_tables
     from headwater.pipelines.operators.joins.lookup import lookup
     from headwater.pipelines.operators.joins.stream_join import join
+    from headwater.pipelines.operators.joins.tables.join_tables import join_tables
     from headwater.pipelines.operators.patterns.builder import pattern
     from headwater.pipelines.operators.patterns.match import match
     from headwater.pipelines.operators.patterns.stored.definitions import PATTERNS
@@ -80,7 +80,7 @@ _HOMES = {
     "flow": "headwater.inspect.previewing",
     "hopping": "headwater.pipelines.operators.windows.api",
     "join": "headwater.pipelines.operators.joins.stream_join",
-    "join_tables": "headwater.pipelines.operators.joins.join_tables",
+    "join_tables": "headwater.pipelines.operators.joins.tables.join_tables",
     "lookup": "headwater.pipelines.operators.joins.lookup",
     "match": "headwater.pipelines.operators.patterns.match",
     "match_stored": "headwater.pipelines.operators.patterns.stored.match_stored",

@@ -19,7 +19,7 @@ from support.wire import wait_until
 from headwater import config
 from headwater.cli.captures.checks import check_captures
 from headwater.errors import BrokerUnreachable, ConfigError
-from headwater.pipelines.decoding.avro_envelopes import AvroEnvelopes
+from headwater.pipelines.decoding.avro.envelopes import AvroEnvelopes
 from headwater.schema_lookup.sources import HttpSource
 from headwater.schemas.settings import SchemasSettings
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from headwater.cli.commands.pipeline import _show_operator
+from headwater.cli.commands.flow.pipeline import _show_operator
 from headwater.inspect.pipelines import PipelineState, WriteState
 
 REPORTED = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwater.cli.commands import why
+from headwater.cli.commands.flow import why
 from headwater.cli.main import run
 from headwater.pipelines.running import status
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 from support.supervisor.up_harness import TIMEOUT_S, Project, environment, running, wait_until
 
-from headwater.cli.commands import logs, restart
+from headwater.cli.commands.project import logs, restart
 from headwater.errors import UsageError
 from headwater.supervisor import lock, log_file, status_file
 

@@ -240,13 +240,13 @@ def _registered(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from headwater.pipelines.decoding.avro_envelopes import envelope_columns
-    from headwater.pipelines.decoding.captured import connect_option
-    from headwater.pipelines.decoding.registered import (
+    from headwater.pipelines.decoding.avro.envelopes import envelope_columns
+    from headwater.pipelines.decoding.avro.registered import (
         latest_schema,
         registered_columns,
         registry_source,
     )
+    from headwater.pipelines.decoding.captured import connect_option
 
     kind = options["value"]
     given = {name.removeprefix(f"{kind}."): text for name, text in options.items()}
@@ -258,7 +258,7 @@ def _registered(
         for topic in topics:
             schema = latest_schema(source, topic)
             if kind == "protobuf":
-                from headwater.pipelines.decoding.registered_protobuf import message_columns
+                from headwater.pipelines.decoding.protobuf.registered import message_columns
 
                 columns = message_columns(schema, given.get("message"), topic)
                 found[topic] = from_arrow_schema(columns), None

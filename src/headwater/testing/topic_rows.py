@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headwater.errors import ConfigError, PipelineError
-from headwater.pipelines.decoding.json_records import JsonDecoder
+from headwater.pipelines.decoding.json.records import JsonDecoder
 from headwater.pipelines.flow import AT, Schema
 from headwater.pipelines.position import POSITION, POSITION_TYPE
 from headwater.sinks.contract import DELETE, OP, TRUNCATE

@@ -15,7 +15,7 @@ from tiers import examples
 
 from headwater.errors import ConfigError
 from headwater.pipelines.decoding import decoder
-from headwater.pipelines.decoding.json_rows import RowReader
+from headwater.pipelines.decoding.json.rows import RowReader
 
 
 def decoded(values, schema=SCHEMA, keys=None, **options):

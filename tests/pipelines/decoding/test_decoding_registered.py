@@ -15,7 +15,7 @@ from support.shared_broker import shared_broker
 
 from headwater.errors import ConfigError, PipelineError
 from headwater.pipelines.decoding import decoder
-from headwater.pipelines.decoding.registered import latest_schema, registered_columns
+from headwater.pipelines.decoding.avro.registered import latest_schema, registered_columns
 from headwater.schema_lookup.sources import TopicSource
 from headwater.schemas.registry.registry import Registry
 from headwater.schemas.schema import Reference, Schema

@@ -13,8 +13,8 @@ from support.shared_broker import shared_broker
 
 from headwater.errors import ConfigError, PipelineError
 from headwater.pipelines.decoding import decoder
-from headwater.pipelines.decoding.registered import latest_schema
-from headwater.pipelines.decoding.registered_protobuf import message_columns
+from headwater.pipelines.decoding.avro.registered import latest_schema
+from headwater.pipelines.decoding.protobuf.registered import message_columns
 from headwater.schema_lookup.sources import TopicSource
 from headwater.schemas.protobuf.schema import parse_protobuf
 from headwater.schemas.registry.registry import Registry

@@ -3,9 +3,9 @@
 import pyarrow as pa
 
 from headwater.pipelines.operators.patterns.corrected_matching import CorrectedMatching
-from headwater.pipelines.operators.patterns.leaves import Aggregate, MatchNumber
 from headwater.pipelines.operators.patterns.match_arguments import read_arguments
 from headwater.pipelines.operators.patterns.match_operator import Matching
+from headwater.pipelines.operators.patterns.matching.leaves import Aggregate, MatchNumber
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import Lateness
 from support.pipelines.event_log import SECOND, at

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwater.pipelines.operators.joins.join_tables import joined_tables, planned
-from headwater.pipelines.operators.joins.table_changes import TableChanges
+from headwater.pipelines.operators.joins.tables.join_tables import joined_tables, planned
+from headwater.pipelines.operators.joins.tables.table_changes import TableChanges
 from support.pipelines.operator_driver import Driver, Source
 
 

@@ -15,7 +15,7 @@ from headwater.capture.runner import transactional_id
 from headwater.capture.settings import CaptureSettings
 from headwater.capture.sources import source_of
 from headwater.cli.arguments import broker_options, load_config
-from headwater.cli.commands.topic import confirmed
+from headwater.cli.commands.log.topic import confirmed
 from headwater.cli.parser import Command, Parser
 from headwater.client.reading.compacted import read_committed_latest
 from headwater.inspect.captures import connected, named

@@ -283,7 +283,7 @@ def _avro_value(data: bytes, schema: str | None) -> Any:
 
 @lru_cache(64)
 def _schema(file: str, stamp: float) -> Any:
-    from headwater.pipelines.decoding.avro_schemas import parsed_schema
+    from headwater.pipelines.decoding.avro.schemas import parsed_schema
 
     try:
         return parsed_schema("schema", file, [])

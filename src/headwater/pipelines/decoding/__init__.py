@@ -3,24 +3,17 @@
 Records that cannot be decoded are rejected with a cause, and do not stop the others.
 
 contract        the decoder's interface
-json_records    values that are JSON objects
+json            values that are JSON objects
 debezium        values in Debezium's envelope, as captures write them
 captured        the columns of a captured table's topic
 connect_types   Kafka Connect's types
 unavailable     values that a database's log left out
 decrypting      personal fields of subjects, decrypted before the rest
-avro_envelopes  the same in Avro
-avro            values that are Avro
-avro_schemas    schemas of these that options name
-registered      schemas of these that a registry has
+avro            values that are Avro, also in Debezium's envelope
 protobuf        values that are Protobuf messages
-registered_protobuf   their messages and columns by a registry
 framing         the schema id before either (Confluent's wire format)
 python_rows     values record by record into columns, for both
 tombstones      records without a value
-json_kernels    validation of JSON and the spans of its members: numba kernels
-json_rows       many objects at once into columns, by Arrow's parser
-json_nodes      readers of each type, vectorised and one by one
 merging         the order of the records, after parts of them were decoded apart
 times           ISO 8601
 """
@@ -34,7 +27,7 @@ from headwater.errors import ConfigError
 from headwater.pipelines.decoding.contract import ADDED, Decoded, Decoder, Rejected
 
 if TYPE_CHECKING:
-    from headwater.pipelines.decoding.registered import MakeSource
+    from headwater.pipelines.decoding.avro.registered import MakeSource
 
 __all__ = ["ADDED", "KINDS", "Decoded", "Decoder", "Rejected", "decoder"]
 
@@ -52,7 +45,7 @@ def decoder(
     schemas of the broker that the records come from.
     """
     if kind == "json":
-        from headwater.pipelines.decoding.json_records import JsonDecoder
+        from headwater.pipelines.decoding.json.records import JsonDecoder
 
         return JsonDecoder(schema, options)
     if kind == "debezium":
@@ -60,11 +53,11 @@ def decoder(
 
         return DebeziumDecoder(schema, options, registry_of_log)
     if kind == "avro":
-        from headwater.pipelines.decoding.avro import AvroDecoder
+        from headwater.pipelines.decoding.avro.decoder import AvroDecoder
 
         return AvroDecoder(schema, options, registry_of_log)
     if kind == "protobuf":
-        from headwater.pipelines.decoding.protobuf import ProtobufDecoder
+        from headwater.pipelines.decoding.protobuf.decoder import ProtobufDecoder
 
         return ProtobufDecoder(schema, options, registry_of_log)
     raise ConfigError(f"values cannot be decoded as {kind}", hint=f"kinds are {', '.join(KINDS)}")

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from headwater.pipelines.decoding.json_nodes import (
+from headwater.pipelines.decoding.json.nodes import (
     Clock,
     Date,
     Listed,

@@ -3,7 +3,7 @@
     {"before": row | null, "after": row | null, "source": {"ts_ms": …}, "op": "c"}
 
 alone, or as {"schema": …, "payload": envelope} (Connect's JsonConverter with schemas), or in Avro
-by a schema registry (avro_envelopes.py). A row is the
+by a schema registry (avro/envelopes.py). A row is the
 image after the change; of a delete the one before it, or the record's key where there is none; of a
 truncate nothing but nulls. The envelope is not parsed into columns: one pass finds the spans of its
 members, and only the image that is needed goes to the parser.
@@ -24,14 +24,14 @@ import orjson
 import pyarrow as pa
 
 from headwater.errors import ConfigError
-from headwater.pipelines.decoding import json_kernels as kernels
-from headwater.pipelines.decoding.avro_envelopes import AvroEnvelopes
+from headwater.pipelines.decoding.avro.envelopes import AvroEnvelopes
+from headwater.pipelines.decoding.avro.registered import LOG, OPTION, MakeSource, registry_source
 from headwater.pipelines.decoding.connect_types import CONNECT_METADATA, Connect, connect_node
 from headwater.pipelines.decoding.contract import Columns, Decoder, Rows
-from headwater.pipelines.decoding.json_nodes import Struct
-from headwater.pipelines.decoding.json_rows import RowReader, Scanner, Texts, not_utf8
+from headwater.pipelines.decoding.json import kernels
+from headwater.pipelines.decoding.json.nodes import Struct
+from headwater.pipelines.decoding.json.rows import RowReader, Scanner, Texts, not_utf8
 from headwater.pipelines.decoding.merging import Part, merged
-from headwater.pipelines.decoding.registered import LOG, OPTION, MakeSource, registry_source
 from headwater.pipelines.decoding.tombstones import unit_of
 from headwater.pipelines.decoding.unavailable import marked, restored
 from headwater.subjects.personal import decrypted_type

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.errors import ConfigError
-from headwater.pipelines.decoding.json_nodes import Struct, members_of
-from headwater.pipelines.decoding.json_rows import RowReader, Scanner, Texts, not_utf8
+from headwater.pipelines.decoding.json.nodes import Struct, members_of
+from headwater.pipelines.decoding.json.rows import RowReader, Scanner, Texts, not_utf8
 from headwater.pipelines.decoding.merging import Part
 
 UNIT_OPTION = "timestamp.unit"

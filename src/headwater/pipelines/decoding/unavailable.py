@@ -14,8 +14,8 @@ import numpy.typing as npt
 import orjson
 
 from headwater.capture.contract import UNAVAILABLE
-from headwater.pipelines.decoding import json_kernels as kernels
-from headwater.pipelines.decoding.json_rows import Texts
+from headwater.pipelines.decoding.json import kernels
+from headwater.pipelines.decoding.json.rows import Texts
 
 _BASE64: Final = b64encode(UNAVAILABLE.encode()).decode()
 _CODES: Final = list(UNAVAILABLE.encode())

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater.errors import SearchRefused
-from headwater.pipelines.operators.joins.keyed_table import Truncation
+from headwater.pipelines.operators.joins.tables.keyed_table import Truncation
 from headwater.pipelines.search.conditions import (
     PAIR,
     PREFIX,

@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.pipelines.operators.joins.as_of_join import AS_OF
-from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, KeyedTable
 from headwater.pipelines.operators.joins.pending_events import PENDING_UNTIL, PendingEvents
-from headwater.pipelines.operators.joins.table_progress import (
+from headwater.pipelines.operators.joins.tables.keyed_table import DELETED, VALID, KeyedTable
+from headwater.pipelines.operators.joins.tables.table_progress import (
     END_US,
     TableProgress,
     add_versions,
 )
-from headwater.pipelines.operators.joins.table_versions import TableVersions
+from headwater.pipelines.operators.joins.tables.table_versions import TableVersions
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input, State
 from headwater.pipelines.operators.runtime.lineage import Flags, flags_at, tag_of, tagged
 from headwater.pipelines.operators.state.compatibility import (

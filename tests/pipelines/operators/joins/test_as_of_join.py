@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.pipelines.operator_driver import ADDED, Driver, Source
 from tiers import examples
 
-from headwater.pipelines.operators.joins import keyed_table
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
 from headwater.pipelines.operators.joins.enrich import ValidFrom
+from headwater.pipelines.operators.joins.tables import keyed_table
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.source.progress import READ_TO_END, READ_TO_HERE
 

@@ -7,7 +7,7 @@ import pytest
 from support.pipelines.tables_driver import Table, Tables
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.joins.join_tables import joined_tables, planned
+from headwater.pipelines.operators.joins.tables.join_tables import joined_tables, planned
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN, Input
 from headwater.pipelines.operators.state.state_files import MemoryState
 

@@ -360,7 +360,7 @@ def test_other_settings_do_not_take_over_the_state(tmp_path):
 
 
 def test_a_pattern_with_too_many_ways_is_an_error(monkeypatch):
-    monkeypatch.setattr("headwater.pipelines.operators.patterns.attempt.MOST_THREADS", 100)
+    monkeypatch.setattr("headwater.pipelines.operators.patterns.matching.attempt.MOST_THREADS", 100)
     with pytest.raises(PipelineError, match="more than 100 partial matches"):
         Matcher(None, "(A | B)* C", define={
             "A": "price >= FIRST(price)", "C": "price > 5",

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.patterns.automaton import compile_pattern
 from headwater.pipelines.operators.patterns.language.pattern_text import parse_pattern
 from headwater.pipelines.operators.patterns.language.pattern_tree import (
     EMPTY,
@@ -22,6 +21,7 @@ from headwater.pipelines.operators.patterns.language.pattern_tree import (
     least_positions,
     variables_of,
 )
+from headwater.pipelines.operators.patterns.matching.automaton import compile_pattern
 
 A, B, C = Variable("A"), Variable("B"), Variable("C")
 

@@ -20,8 +20,8 @@ from headwater.pipelines.operators.aggregates.contract import Count
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
 from headwater.pipelines.operators.joins.interval_join import IntervalJoin, JoinSide, result_schema
-from headwater.pipelines.operators.joins.join_tables import joined_tables, planned
-from headwater.pipelines.operators.joins.table_changes import TableChanges
+from headwater.pipelines.operators.joins.tables.join_tables import joined_tables, planned
+from headwater.pipelines.operators.joins.tables.table_changes import TableChanges
 from headwater.pipelines.operators.time.event_time import EventTime
 from headwater.pipelines.operators.time.lateness import Lateness
 from headwater.pipelines.operators.windows.fixed_windows import FixedWindows

@@ -15,8 +15,8 @@ from tiers import examples, long, some
 import headwater as hw
 from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.lineage.tracing import why
-from headwater.pipelines.operators.joins.table_changes import TableChanges
-from headwater.pipelines.operators.joins.table_join import OneChangePerRow
+from headwater.pipelines.operators.joins.tables.table_changes import TableChanges
+from headwater.pipelines.operators.joins.tables.table_join import OneChangePerRow
 from headwater.pipelines.operators.selection.top_rows import TopRows
 from headwater.pipelines.verification.stores import verify
 

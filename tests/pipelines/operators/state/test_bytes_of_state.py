@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from support.pipelines.operator_driver import Unsynced
 
-from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, KeyedTable
+from headwater.pipelines.operators.joins.tables.keyed_table import DELETED, VALID, KeyedTable
 from headwater.pipelines.operators.runtime.contract import OFFSET, ORIGIN
 from headwater.pipelines.operators.state.state_files import FileState
 from headwater.pipelines.operators.windows.session_merging import FIRST, LAST, NO_SLOT, SHOWN, SLOT

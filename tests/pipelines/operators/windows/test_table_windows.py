@@ -20,7 +20,7 @@ from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.lineage.tracing import why
 from headwater.pipelines.operators.aggregates import api as agg
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.joins.table_changes import TableChanges
+from headwater.pipelines.operators.joins.tables.table_changes import TableChanges
 from headwater.pipelines.operators.windows.table_windows import (
     WINDOW,
     TableWindows,

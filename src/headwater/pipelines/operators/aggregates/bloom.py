@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregates.contract import Groups, column_type, refused
 from headwater.pipelines.operators.aggregates.extremes import ORDERED, is_ordered
-from headwater.pipelines.operators.aggregates.hash_set_kernels import contained
 from headwater.pipelines.operators.aggregates.hash_sets import WORDS, HashSets, words_of
+from headwater.pipelines.operators.aggregates.kernels.hash_sets import contained
 from headwater.pipelines.operators.runtime.hashing import family, hashes
 
 if TYPE_CHECKING:

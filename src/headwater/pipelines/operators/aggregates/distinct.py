@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from headwater.pipelines.operators.aggregates.contract import Groups, column_type, refused
 from headwater.pipelines.operators.aggregates.extremes import ORDERED, is_ordered
-from headwater.pipelines.operators.aggregates.hash_set_kernels import cardinalities
 from headwater.pipelines.operators.aggregates.hash_sets import WORDS, HashSets, words_of
+from headwater.pipelines.operators.aggregates.kernels.hash_sets import cardinalities
 
 _SETS: Final = HashSets(size=4096 // 8, probes=0)
 

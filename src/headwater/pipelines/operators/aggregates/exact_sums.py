@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.pipelines.operators.aggregates.contract import Groups, present
-from headwater.pipelines.operators.aggregates.exact_sum_kernels import (
+from headwater.pipelines.operators.aggregates.histograms import as_list, entries
+from headwater.pipelines.operators.aggregates.kernels.exact_sums import (
     add_doubles,
     add_sums,
     round_sums,
 )
-from headwater.pipelines.operators.aggregates.histograms import as_list, entries
 
 ACCUMULATORS: Final = (
     pa.int16(),  # the number of the first limb

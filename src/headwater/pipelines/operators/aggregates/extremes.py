@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
-from headwater.pipelines.operators.aggregates.aggregate_kernels import greatest, least
 from headwater.pipelines.operators.aggregates.contract import (
     Groups,
     by_arrow,
@@ -17,6 +16,7 @@ from headwater.pipelines.operators.aggregates.contract import (
     present,
     refused,
 )
+from headwater.pipelines.operators.aggregates.kernels.aggregates import greatest, least
 
 
 @dataclass(frozen=True)

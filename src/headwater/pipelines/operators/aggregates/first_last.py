@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.operators.aggregates.aggregate_kernels import ends_of_order
 from headwater.pipelines.operators.aggregates.contract import Groups, column_type, refused
 from headwater.pipelines.operators.aggregates.extremes import (
     ORDERED,
@@ -23,6 +22,7 @@ from headwater.pipelines.operators.aggregates.extremes import (
     is_ordered,
     normalized,
 )
+from headwater.pipelines.operators.aggregates.kernels.aggregates import ends_of_order
 from headwater.pipelines.operators.runtime.contract import OFFSET, TIME
 
 

@@ -1,7 +1,7 @@
 """Sets of hashes, one for each group: exact while small, then a sketch of fixed size.
 
 A hundred thousand groups of a few values take a few words each; large sets are Bloom filters or
-HyperLogLog registers (hash_set_kernels.py).
+HyperLogLog registers (kernels/hash_sets.py).
 
 Which form a set has depends on how many distinct hashes it has, and on nothing else.
 """
@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.pipelines.operators.aggregates.contract import Groups, present
-from headwater.pipelines.operators.aggregates.hash_set_kernels import unite
 from headwater.pipelines.operators.aggregates.histograms import Integers, entries
+from headwater.pipelines.operators.aggregates.kernels.hash_sets import unite
 from headwater.pipelines.operators.runtime.hashing import Hashes, hashes
 
 WORDS: Final = pa.large_list(pa.uint64())

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.pipelines.operators.aggregates.contract import Groups
-from headwater.pipelines.operators.aggregates.histogram_kernels import count_keys
+from headwater.pipelines.operators.aggregates.kernels.histograms import count_keys
 
 Integers = npt.NDArray[np.int64]
 

@@ -21,13 +21,13 @@ import pyarrow.types as pat
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregates.contract import Groups, column_type, present, refused
 from headwater.pipelines.operators.aggregates.extremes import BoundExtreme
-from headwater.pipelines.operators.aggregates.histogram_kernels import key_at_rank
 from headwater.pipelines.operators.aggregates.histograms import (
     Histograms,
     as_list,
     entries,
     histograms_of,
 )
+from headwater.pipelines.operators.aggregates.kernels.histograms import key_at_rank
 
 _SHIFT: Final = 46  # of the 52 bits of a mantissa
 _FINEST: Final = 1_000_000  # of a share; ranks are exact

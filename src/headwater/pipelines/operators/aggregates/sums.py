@@ -23,7 +23,6 @@ import pyarrow.types as pat
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.aggregates import exact_sums
-from headwater.pipelines.operators.aggregates.aggregate_kernels import add_halves, add_integers
 from headwater.pipelines.operators.aggregates.contract import (
     Count,
     Groups,
@@ -33,6 +32,7 @@ from headwater.pipelines.operators.aggregates.contract import (
     refused,
 )
 from headwater.pipelines.operators.aggregates.extremes import as_integers
+from headwater.pipelines.operators.aggregates.kernels.aggregates import add_halves, add_integers
 
 _MOST_DIGITS: Final = 38  # of Spark's decimals
 _SUM_DIGITS: Final = 56  # of sums, so that a quotient has room in the 76 that Arrow has

@@ -24,8 +24,8 @@ from headwater.pipelines.operators.aggregates.extremes import (
     is_ordered,
     normalized,
 )
-from headwater.pipelines.operators.aggregates.histogram_kernels import most_frequent
 from headwater.pipelines.operators.aggregates.histograms import as_list, entries, histograms_of
+from headwater.pipelines.operators.aggregates.kernels.histograms import most_frequent
 
 
 @dataclass(frozen=True)

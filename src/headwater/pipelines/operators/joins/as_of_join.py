@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.operators.joins.keyed_table import KeyedTable
 from headwater.pipelines.operators.joins.pending_events import PENDING_UNTIL, PendingEvents
-from headwater.pipelines.operators.joins.table_progress import (
+from headwater.pipelines.operators.joins.tables.keyed_table import KeyedTable
+from headwater.pipelines.operators.joins.tables.table_progress import (
     END_US,
     TableProgress,
     add_versions,
 )
-from headwater.pipelines.operators.joins.table_versions import TableVersions
+from headwater.pipelines.operators.joins.tables.table_versions import TableVersions
 from headwater.pipelines.operators.runtime.contract import (
     FAULT,
     TIME,

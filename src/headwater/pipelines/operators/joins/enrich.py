@@ -11,7 +11,7 @@ from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, TopicRead, has_results
 from headwater.pipelines.operators.joins.as_of_join import AsOfJoin
 from headwater.pipelines.operators.joins.join_columns import On, pairs_of
-from headwater.pipelines.operators.joins.table_reads import TableRead, table_read
+from headwater.pipelines.operators.joins.tables.table_reads import TableRead, table_read
 from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.operators.time.event_time import EventTime

@@ -20,10 +20,10 @@ from typing import Final
 import pyarrow as pa
 
 from headwater.errors import StateLost
-from headwater.pipelines.operators.patterns.corrected_searches import CorrectedSearches
-from headwater.pipelines.operators.patterns.key_searches import MatchResults, find_matches
 from headwater.pipelines.operators.patterns.match_operator import Matching
 from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME
+from headwater.pipelines.operators.patterns.matching.corrected_searches import CorrectedSearches
+from headwater.pipelines.operators.patterns.matching.key_searches import MatchResults, find_matches
 from headwater.pipelines.operators.runtime.contract import State
 from headwater.pipelines.operators.time.lateness import Admission
 from headwater.pipelines.operators.windows.results import MARK

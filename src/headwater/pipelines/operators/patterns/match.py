@@ -12,7 +12,14 @@ from headwater.errors import PipelineError
 from headwater.pipelines.operators.patterns.builder import Pattern
 from headwater.pipelines.operators.patterns.corrected_matching import MATCH_ID, CorrectedMatching
 from headwater.pipelines.operators.patterns.language.names import Names
-from headwater.pipelines.operators.patterns.leaves import (
+from headwater.pipelines.operators.patterns.match_arguments import (
+    OURS,
+    MatchArguments,
+    read_arguments,
+)
+from headwater.pipelines.operators.patterns.match_operator import Matching
+from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME
+from headwater.pipelines.operators.patterns.matching.leaves import (
     AVG,
     COLUMN,
     COUNT,
@@ -21,13 +28,6 @@ from headwater.pipelines.operators.patterns.leaves import (
     Leaf,
     MatchNumber,
 )
-from headwater.pipelines.operators.patterns.match_arguments import (
-    OURS,
-    MatchArguments,
-    read_arguments,
-)
-from headwater.pipelines.operators.patterns.match_operator import Matching
-from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME
 from headwater.pipelines.operators.runtime.grouping import check_keys
 from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.time.durations import Duration

@@ -21,18 +21,18 @@ from headwater.pipelines.operators.patterns.language.pattern_tree import (
 )
 from headwater.pipelines.operators.patterns.language.terms import term_of
 from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME
+from headwater.pipelines.operators.patterns.matching.search import (
+    PAST_LAST_ROW,
+    TO_FIRST,
+    TO_LAST,
+    TO_NEXT_ROW,
+)
 from headwater.pipelines.operators.patterns.pattern_rules import (
     ALL_ROWS,
     ONE_ROW,
     Condition,
     PatternRules,
     machine_of,
-)
-from headwater.pipelines.operators.patterns.search import (
-    PAST_LAST_ROW,
-    TO_FIRST,
-    TO_LAST,
-    TO_NEXT_ROW,
 )
 from headwater.pipelines.operators.time.durations import Duration, microseconds
 from headwater.pipelines.position import POSITION
@@ -41,7 +41,7 @@ from headwater.sinks.contract import OP
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from headwater.pipelines.operators.patterns.leaves import Leaf
+    from headwater.pipelines.operators.patterns.matching.leaves import Leaf
 
 _KIND: Final = "match"
 OURS: Final = (OP, "_at", POSITION)  # columns of the input that results do not have

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headwater.pipelines.operators.patterns.key_searches import (
+from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME, MatchSettings
+from headwater.pipelines.operators.patterns.matching.key_searches import (
     KEYS,
     ROWS,
     WORDS_OF_ROW,
     MatchResults,
     find_matches,
 )
-from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME, MatchSettings
-from headwater.pipelines.operators.patterns.pending_rows import (
+from headwater.pipelines.operators.patterns.matching.pending_rows import (
     fresh_rows,
     ready_rows,
     rescale_pending,

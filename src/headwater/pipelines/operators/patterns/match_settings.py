@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.pipelines.operators.patterns.leaves import COLUMN
-from headwater.pipelines.operators.patterns.measures import MatchRows
+from headwater.pipelines.operators.patterns.matching.leaves import COLUMN
+from headwater.pipelines.operators.patterns.matching.measures import MatchRows
 from headwater.pipelines.operators.patterns.pattern_rules import ALL_ROWS, PatternRules
 from headwater.pipelines.operators.runtime.contract import OFFSET, TIME
 from headwater.pipelines.operators.state.fingerprints import NO_SETTING

@@ -5,14 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Final
 
-from headwater.pipelines.operators.patterns.attempt import Machine
-from headwater.pipelines.operators.patterns.automaton import compile_pattern
-from headwater.pipelines.operators.patterns.conditions import (
-    KeyRows,
-    Term,
-    condition_function,
-    leaves_of,
-)
 from headwater.pipelines.operators.patterns.language.pattern_tree import (
     Tree,
     first_variables,
@@ -21,14 +13,22 @@ from headwater.pipelines.operators.patterns.language.pattern_tree import (
     least_positions,
     variables_of,
 )
-from headwater.pipelines.operators.patterns.leaves import (
+from headwater.pipelines.operators.patterns.matching.attempt import Machine
+from headwater.pipelines.operators.patterns.matching.automaton import compile_pattern
+from headwater.pipelines.operators.patterns.matching.conditions import (
+    KeyRows,
+    Term,
+    condition_function,
+    leaves_of,
+)
+from headwater.pipelines.operators.patterns.matching.leaves import (
     Aggregate,
     Leaf,
     MatchNumber,
     Navigation,
     Variables,
 )
-from headwater.pipelines.operators.patterns.search import PAST_LAST_ROW, SearchRules
+from headwater.pipelines.operators.patterns.matching.search import PAST_LAST_ROW, SearchRules
 from headwater.pipelines.operators.state.fingerprints import NO_SETTING
 
 ONE_ROW: Final = "one row"

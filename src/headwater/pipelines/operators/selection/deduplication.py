@@ -24,7 +24,7 @@ from headwater.pipelines.operators.joins.join_buffer import (
     rescale_join_buffer,
     sorted_run,
 )
-from headwater.pipelines.operators.joins.table_changes import positions_of
+from headwater.pipelines.operators.joins.tables.table_changes import positions_of
 from headwater.pipelines.operators.runtime.contract import TIME, Input, State
 from headwater.pipelines.operators.runtime.grouping import number
 from headwater.pipelines.operators.runtime.lineage import Flags, is_among

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError
 from headwater.pipelines.flow import AT, read_of
-from headwater.pipelines.operators.joins.table_changes import TableChanges
-from headwater.pipelines.operators.joins.table_join import OneChangePerRow
+from headwater.pipelines.operators.joins.tables.table_changes import TableChanges
+from headwater.pipelines.operators.joins.tables.table_join import OneChangePerRow
 from headwater.pipelines.operators.runtime.planning import Side, run_operator
 from headwater.pipelines.operators.selection.top_rows import TopRows
 from headwater.pipelines.position import POSITION

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.pipelines.operators.joins.group_changes import (
+from headwater.pipelines.operators.joins.tables.group_changes import (
     GroupChanges,
     GroupedRows,
     rescale_groups,
 )
-from headwater.pipelines.operators.joins.table_changes import CREATE, UPDATE, Numbers
+from headwater.pipelines.operators.joins.tables.table_changes import CREATE, UPDATE, Numbers
 from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.runtime.lineage import Flags, is_among
 from headwater.pipelines.operators.state.compatibility import check_settings_compatible

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.pipelines.operators.aggregates.named_aggregates import NamedAggregates
-from headwater.pipelines.operators.joins.group_changes import GroupChanges, rescale_groups
-from headwater.pipelines.operators.joins.table_changes import CREATE, UPDATE, Numbers
+from headwater.pipelines.operators.joins.tables.group_changes import GroupChanges, rescale_groups
+from headwater.pipelines.operators.joins.tables.table_changes import CREATE, UPDATE, Numbers
 from headwater.pipelines.operators.runtime.contract import OFFSET, Input, State
 from headwater.pipelines.operators.runtime.grouping import first_rows
 from headwater.pipelines.operators.runtime.lineage import Flags, is_among

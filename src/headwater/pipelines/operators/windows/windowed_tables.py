@@ -17,7 +17,7 @@ from headwater.pipelines.operators.aggregates.named_aggregates import (
     Previous,
     check_names,
 )
-from headwater.pipelines.operators.joins.table_changes import TableChanges
+from headwater.pipelines.operators.joins.tables.table_changes import TableChanges
 from headwater.pipelines.operators.runtime.contract import TIME
 from headwater.pipelines.operators.runtime.grouping import check_keys
 from headwater.pipelines.operators.runtime.planning import Side, run_operator

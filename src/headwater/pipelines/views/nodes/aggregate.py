@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.errors import PipelineError, StateLost
-from headwater.pipelines.operators.joins.table_changes import positions_of
+from headwater.pipelines.operators.joins.tables.table_changes import positions_of
 from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.runtime.lineage import is_among
 from headwater.pipelines.operators.state.compatibility import check_settings_compatible

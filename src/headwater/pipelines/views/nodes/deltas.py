@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headwater.errors import StateLost
-from headwater.pipelines.operators.joins.table_changes import positions_of
+from headwater.pipelines.operators.joins.tables.table_changes import positions_of
 from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.state.key_groups import Share
 from headwater.pipelines.operators.state.row_hashes import WORDS, Hashes, hashes_of

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.joins.table_changes import CREATE, UPDATE
+from headwater.pipelines.operators.joins.tables.table_changes import CREATE, UPDATE
 from headwater.pipelines.operators.runtime.contract import Input, State
 from headwater.pipelines.operators.runtime.lineage import is_among
 from headwater.pipelines.operators.state.compatibility import check_settings_compatible

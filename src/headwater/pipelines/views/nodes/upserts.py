@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.pipelines.operators.joins.table_changes import (
+from headwater.pipelines.operators.joins.tables.table_changes import (
     has_op,
     in_order,
     last_by_hash,

@@ -16,7 +16,7 @@ from sqlglot.dialects.dialect import Dialect
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.patterns.language.names import Names
 from headwater.pipelines.operators.patterns.language.pattern_text import place_in
-from headwater.pipelines.operators.patterns.leaves import (
+from headwater.pipelines.operators.patterns.matching.leaves import (
     AGGREGATES,
     COUNT,
     Aggregate,

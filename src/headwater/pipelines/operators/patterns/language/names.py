@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwater.pipelines.operators.patterns.leaves import Variables
+from headwater.pipelines.operators.patterns.matching.leaves import Variables
 
 
 @dataclass(slots=True)

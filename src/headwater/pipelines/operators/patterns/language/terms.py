@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from headwater.pipelines.operators.patterns.conditions import Term
 from headwater.pipelines.operators.patterns.language.expressions import Expression
-from headwater.pipelines.operators.patterns.leaves import Navigation
+from headwater.pipelines.operators.patterns.matching.conditions import Term
+from headwater.pipelines.operators.patterns.matching.leaves import Navigation
 
 _BINARY: Final[dict[type[exp.Expression], str]] = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headwater.errors import PipelineError
 from headwater.pipelines.operators.patterns.language.names import Names
-from headwater.pipelines.operators.patterns.leaves import (
+from headwater.pipelines.operators.patterns.match_arguments import read_arguments
+from headwater.pipelines.operators.patterns.matching.leaves import (
     AVG,
     COLUMN,
     COUNT,
@@ -25,7 +26,6 @@ from headwater.pipelines.operators.patterns.leaves import (
     MatchNumber,
     Navigation,
 )
-from headwater.pipelines.operators.patterns.match_arguments import read_arguments
 from headwater.pipelines.operators.patterns.pattern_rules import PatternRules
 from headwater.pipelines.operators.patterns.stored.row_expressions import (
     RowExpression,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.joins.keyed_table import DELETED, VALID, Truncation
+from headwater.pipelines.operators.joins.tables.keyed_table import DELETED, VALID, Truncation
 from headwater.pipelines.operators.patterns.stored.definitions import (
     CompiledPattern,
     compiled_row,

@@ -12,8 +12,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from headwater.pipelines.operators.patterns.key_searches import INPUT, KEYS, find_matches
 from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME, PARTITION, TOPIC
+from headwater.pipelines.operators.patterns.matching.key_searches import INPUT, KEYS, find_matches
 from headwater.pipelines.operators.patterns.stored.definitions import (
     TIMED_OUT,
     PatternDefinition,

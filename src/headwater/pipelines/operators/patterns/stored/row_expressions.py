@@ -16,16 +16,16 @@ import sqlglot
 from sqlglot import exp
 
 from headwater.errors import PipelineError
-from headwater.pipelines.operators.patterns.conditions import (
+from headwater.pipelines.operators.patterns.language.pattern_text import place_in
+from headwater.pipelines.operators.patterns.language.terms import Terms, constant_of
+from headwater.pipelines.operators.patterns.matching.conditions import (
     UNFIT,
     KeyRows,
     Term,
     leaves_of,
     value_function,
 )
-from headwater.pipelines.operators.patterns.language.pattern_text import place_in
-from headwater.pipelines.operators.patterns.language.terms import Terms, constant_of
-from headwater.pipelines.operators.patterns.leaves import Navigation
+from headwater.pipelines.operators.patterns.matching.leaves import Navigation
 
 FUNCTIONS: Final = (
     "abs, coalesce, nvl, ifnull, nullif, case, if, lower, upper, trim, length, concat, ||,"

@@ -19,20 +19,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.pipelines.operators.joins.table_progress import (
+from headwater.pipelines.operators.joins.tables.table_progress import (
     END_US,
     TableProgress,
     add_versions,
 )
-from headwater.pipelines.operators.patterns.key_searches import (
+from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME, PARTITION, TOPIC
+from headwater.pipelines.operators.patterns.matching.key_searches import (
     KEYS,
     ROWS,
     WORDS_OF_ROW,
     MatchResults,
     find_matches,
 )
-from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME, PARTITION, TOPIC
-from headwater.pipelines.operators.patterns.pending_rows import (
+from headwater.pipelines.operators.patterns.matching.pending_rows import (
     fresh_rows,
     ready_rows,
     rescale_pending,

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from headwater.pipelines.operators.patterns.key_searches import KEYS, ROWS
-from headwater.pipelines.operators.patterns.leaves import Navigation
 from headwater.pipelines.operators.patterns.match_settings import EVENT_TIME, MatchSettings
-from headwater.pipelines.operators.patterns.measures import MatchRows
+from headwater.pipelines.operators.patterns.matching.key_searches import KEYS, ROWS
+from headwater.pipelines.operators.patterns.matching.leaves import Navigation
+from headwater.pipelines.operators.patterns.matching.measures import MatchRows
 from headwater.pipelines.operators.patterns.stored.definitions import (
     TIMED_OUT,
     CompiledPattern,

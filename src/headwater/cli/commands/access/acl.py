@@ -1,0 +1,318 @@
+"""`headwater acl add | list | remove`: access control lists."""
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import admin as kafka_admin
+
+from headwater.broker.security.acls import (
+    CLUSTER_NAME,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from headwater.cli.arguments import cluster_of
+from headwater.cli.commands.log.topic import confirmed
+from headwater.cli.parser import Command, Parser, client_options
+from headwater.client import broker_request
+from headwater.errors import RequestRefused, UsageError
+from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, refused_with, settled
+from headwater.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from headwater.terminal.output import note, plural, print_json, say, table
+
+# confluent_kafka's annotations leave these out.
+_Type: Final[Any] = vars(kafka_admin)["ResourceType"]
+_Pattern: Final[Any] = vars(kafka_admin)["ResourcePatternType"]
+_Operation: Final[Any] = vars(kafka_admin)["AclOperation"]
+_Permission: Final[Any] = vars(kafka_admin)["AclPermissionType"]
+_Binding: Final[Any] = vars(kafka_admin)["AclBinding"]
+_Filter: Final[Any] = vars(kafka_admin)["AclBindingFilter"]
+
+_OPERATIONS: Final = {
+    operation.name.lower().replace("_", "-"): operation
+    for operation in list(_Operation)[_Operation.ALL.value :]
+}
+
+
+class Resource(NamedTuple):
+    """What an ACL is about. confluent_kafka calls the cluster BROKER."""
+
+    kind: Any
+    name: str | None
+
+
+class Shown(NamedTuple):
+    """An ACL as it is shown."""
+
+    principal: str
+    permission: str
+    operation: str
+    resource: str
+    pattern: str
+    name: str
+    host: str
+
+
+def _operations(text: str) -> list[Any]:
+    operations = []
+    for name in text.lower().replace("_", "-").split(","):
+        if name not in _OPERATIONS:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is no operation; there are {', '.join(_OPERATIONS)}"
+            )
+        operations.append(_OPERATIONS[name])
+    return operations
+
+
+def _principal(user: str) -> str:
+    """Takes alice for User:alice."""
+    return user if ":" in user else f"User:{user}"
+
+
+def _resource_options(parser: Parser) -> None:
+    for option, text in (
+        ("topic", "a topic; * means every one"),
+        ("group", "a group; * means every one"),
+        ("transactional-id", "a transactional id; * means every one"),
+    ):
+        parser.add_argument(f"--{option}", metavar="NAME", action="append", default=[], help=text)
+    parser.add_argument("--cluster", action="store_true", help="the cluster as a whole")
+
+
+def _change_options(parser: Parser) -> None:
+    parser.add_argument("user", metavar="USER", help="name of a user; * means every user")
+    parser.add_argument(
+        "--allow", metavar="OPERATION[,...]", type=_operations, help=", ".join(_OPERATIONS)
+    )
+    parser.add_argument(
+        "--deny", metavar="OPERATION[,...]", type=_operations, help="the same; a denial overrides"
+    )
+    parser.add_argument(
+        "--producer",
+        action="store_true",
+        help="all rights to write to the topics, in transactions if an id is given",
+    )
+    parser.add_argument(
+        "--consumer", action="store_true", help="all rights to read the topics as the groups"
+    )
+    _resource_options(parser)
+    parser.add_argument(
+        "--prefix", action="store_true", help="the names are prefixes of resource names"
+    )
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="*", help="only from this address (default: any)"
+    )
+
+
+def _configure_add(parser: Parser) -> None:
+    _change_options(parser)
+    client_options(parser)
+
+
+def _configure_remove(parser: Parser) -> None:
+    _change_options(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for a confirmation")
+    client_options(parser)
+
+
+def _configure_list(parser: Parser) -> None:
+    parser.add_argument("user", metavar="USER", nargs="?", help="only the ACLs of this user")
+    _resource_options(parser)
+    client_options(parser, json_help="write JSON, for machines")
+
+
+def _resources(args: argparse.Namespace) -> list[Resource]:
+    named = [
+        *(Resource(_Type.TOPIC, name) for name in args.topic),
+        *(Resource(_Type.GROUP, name) for name in args.group),
+        *(Resource(_Type.TRANSACTIONAL_ID, name) for name in args.transactional_id),
+    ]
+    return [*named, Resource(_Type.BROKER, CLUSTER_NAME)] if args.cluster else named
+
+
+def _meant(args: argparse.Namespace) -> list[Any]:
+    """The ACLs that `add` makes and `remove` takes back."""
+    resources = _resources(args)
+    if not resources:
+        raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
+    wanted = [
+        *(
+            (resource, operation, _Permission.ALLOW)
+            for resource in resources
+            for operation in args.allow or ()
+        ),
+        *(
+            (resource, operation, _Permission.DENY)
+            for resource in resources
+            for operation in args.deny or ()
+        ),
+        *((*right, _Permission.ALLOW) for right in _of_roles(args)),
+    ]
+    if not wanted:
+        raise UsageError("name the rights: --allow, --deny, --producer or --consumer")
+    return [
+        _Binding(
+            resource.kind,
+            resource.name,
+            _Pattern.PREFIXED
+            if args.prefix and resource.kind is not _Type.BROKER and resource.name != "*"
+            else _Pattern.LITERAL,
+            _principal(args.user),
+            args.host,
+            operation,
+            permission,
+        )
+        for resource, operation, permission in dict.fromkeys(wanted)
+    ]
+
+
+def _of_roles(args: argparse.Namespace) -> Iterable[tuple[Resource, Any]]:
+    """What a producer and a consumer ask the broker for. READ and WRITE allow DESCRIBE, too."""
+    topics = [Resource(_Type.TOPIC, name) for name in args.topic]
+    if (args.producer or args.consumer) and not topics:
+        raise UsageError("--producer and --consumer are about topics: --topic NAME")
+    if args.consumer and not args.group:
+        raise UsageError("--consumer needs the group as well: --group NAME, or * for every one")
+    if args.producer:
+        yield from ((topic, _Operation.WRITE) for topic in topics)
+        for name in args.transactional_id:
+            yield Resource(_Type.TRANSACTIONAL_ID, name), _Operation.WRITE
+    if args.consumer:
+        yield from ((topic, _Operation.READ) for topic in topics)
+        for name in args.group:
+            yield Resource(_Type.GROUP, name), _Operation.READ
+
+
+def _add(args: argparse.Namespace) -> int:
+    acls = _meant(args)
+    cluster = cluster_of(args)
+    futures = cluster.admin.create_acls(acls, request_timeout=REQUEST_TIMEOUT_S)
+    settled(_named(futures), "add")
+    _show(args, map(_shown, acls))
+    return 0
+
+
+def _remove(args: argparse.Namespace) -> int:
+    wanted = _meant(args)
+    cluster = cluster_of(args)
+    if not args.yes and not confirmed(f"remove {plural(len(wanted), 'ACL')}?"):
+        note("nothing was removed")
+        return 1
+    filters = [
+        _Filter(
+            binding.restype, binding.name, binding.resource_pattern_type, binding.principal,
+            binding.host, binding.operation, binding.permission_type,
+        )
+        for binding in wanted
+    ]  # fmt: skip
+    futures = cluster.admin.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
+    removed = [acl for found in settled(_named(futures), "remove").values() for acl in found]
+    if not removed:
+        raise RequestRefused(
+            "there is no such ACL", hint="`headwater acl list` shows those that there are"
+        )
+    _show(args, map(_shown, removed))
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    cluster = cluster_of(args)
+    user = None if args.user is None else _principal(args.user)
+    found: dict[Shown, None] = {}
+    for kind, name in _resources(args) or [Resource(_Type.ANY, None)]:
+        # MATCH: all that have a say on a resource of that name, also those of prefixes and of *.
+        pattern = _Pattern.ANY if name is None else _Pattern.MATCH
+        request = DescribeAclsRequest(
+            resource_type_filter=kind.value,
+            resource_name_filter=name,
+            pattern_type_filter=pattern.value,
+            principal_filter=user,
+            host_filter=None,
+            operation=_Operation.ANY.value,
+            permission_type=_Permission.ANY.value,
+        )
+        found.update(dict.fromkeys(_asked(cluster, request)))
+    if not found and not args.json:
+        note("no ACLs; `headwater acl add USER …` makes one")
+    else:
+        _show(args, found)
+    return 0
+
+
+def _asked(cluster: KafkaCluster, request: DescribeAclsRequest) -> Iterator[Shown]:
+    """Librdkafka takes a refusal of this request for an empty list, so it is asked without it."""
+    address = cluster.bootstrap.split(",")[0]
+    answer = broker_request.ask(
+        address, request, DescribeAclsResponse, 1, properties=cluster.properties
+    )
+    if answer.error_code:
+        raise refused_with(answer.error_code, answer.error_message, "cannot list ACLs")
+    for resource in answer.resources:
+        for acl in resource.acls:
+            yield Shown(
+                acl.principal,
+                _written(Permission(acl.permission_type)),
+                _written(Operation(acl.operation)),
+                _written(ResourceType(resource.resource_type)),
+                _written(PatternType(resource.pattern_type)),
+                resource.resource_name,
+                acl.host,
+            )
+
+
+def _show(args: argparse.Namespace, acls: Iterable[Shown]) -> None:
+    shown = sorted(acls)
+    if args.json:
+        print_json([acl._asdict() for acl in shown])
+    else:
+        say(table(Shown._fields, shown))
+
+
+def _shown(acl: Any) -> Shown:
+    return Shown(
+        acl.principal,
+        _written(acl.permission_type),
+        _written(acl.operation),
+        "cluster" if acl.restype is _Type.BROKER else _written(acl.restype),
+        _written(acl.resource_pattern_type),
+        acl.name,
+        acl.host,
+    )
+
+
+def _named(futures: Mapping[Any, Any]) -> dict[str, Any]:
+    """The futures by what they are about, in words that an error can use."""
+    return {f"the ACL: {' '.join(_shown(acl))}": future for acl, future in futures.items()}
+
+
+def _written(value: Any) -> str:
+    return str(value.name).lower().replace("_", "-")
+
+
+COMMANDS: Final = {
+    "add": Command(
+        "allow or deny operations of a user",
+        _configure_add,
+        _add,
+        """\
+  headwater acl add alice --producer --topic orders
+  headwater acl add billing --consumer --topic orders --group billing
+  headwater acl add ops --allow create,delete,alter-configs --topic team- --prefix
+  headwater acl add '*' --deny all --topic secrets --host 10.0.0.7
+""",
+    ),
+    "list": Command(
+        "list ACLs, all or those that apply to a resource",
+        _configure_list,
+        _list,
+        "  headwater acl list\n  headwater acl list alice --topic orders\n",
+    ),
+    "remove": Command(
+        "remove ACLs, given with the same options as for add",
+        _configure_remove,
+        _remove,
+        "  headwater acl remove alice --producer --topic orders --yes\n",
+    ),
+}

@@ -1,0 +1,1 @@
+"""Commands of the flow: captures, pipelines, views, stored queries, events, and their proofs."""

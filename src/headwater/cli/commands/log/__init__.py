@@ -1,0 +1,1 @@
+"""Commands of the log: its broker, topics, records, consumer groups and queues."""

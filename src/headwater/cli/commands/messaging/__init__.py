@@ -1,0 +1,1 @@
+"""Commands of messages beside the log: RPC, webhooks, alerts, multicast."""

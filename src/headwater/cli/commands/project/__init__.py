@@ -1,0 +1,1 @@
+"""Commands of a project: made, started, looked at, stopped, saved."""

@@ -1,0 +1,1 @@
+"""Numba kernels of the aggregates. Values are never null."""
