@@ -2,10 +2,11 @@
 
 import io
 import sys
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from headwater.terminal import progress as module
 from headwater.terminal.progress import ProgressBar
 
 
@@ -14,7 +15,8 @@ def clock(monkeypatch):
     class Clock:
         now_s = 100.0
 
-    monkeypatch.setattr(time, "monotonic", lambda: Clock.now_s)
+    # Of that module alone: other threads of this process have timeouts of their own.
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Clock.now_s))
     return Clock
 
 

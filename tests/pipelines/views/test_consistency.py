@@ -34,6 +34,7 @@ SELECT sum(balance) AS total FROM b
 """
 ROUNDS = count(quick=2, full=5)
 TRANSFERS = count(quick=40, full=1000)  # in each
+LOOKS_S = 0.02  # between two of the reader
 BATCH_ROWS = 40  # of the micro-batches of queries
 KILLS = kills(quick=3, full=30)
 
@@ -112,7 +113,7 @@ def repeating(step: Callable[[], object]) -> Iterator[None]:
 
     def repeat() -> None:
         try:
-            while not done.wait(0.005):
+            while not done.wait(LOOKS_S):
                 step()
         except BaseException as error:
             failures.append(error)

@@ -206,14 +206,17 @@ def test_in_an_object_store(tmp_path):
                 store.promote(2)
 
 
-def failing_at(number, monkeypatch):
-    """The disk, at the n-th sync from now on."""
+def failing_at(number, monkeypatch, directory):
+    """The disk, at the n-th sync below the directory from now on. A broker of other tests may run
+    in this process and sync files of its own.
+    """
     sync, calls = os.fsync, []
 
     def fsync(descriptor):
-        calls.append(descriptor)
-        if len(calls) == number:
-            raise OSError(errno.EIO, "Input/output error")
+        if Path(f"/proc/self/fd/{descriptor}").resolve().is_relative_to(directory):
+            calls.append(descriptor)
+            if len(calls) == number:
+                raise OSError(errno.EIO, "Input/output error")
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -225,7 +228,7 @@ def test_a_batch_that_does_not_reach_the_disk_is_not_taken_for_written(tmp_path,
     for number in range(1, 6):
         with delta(tmp_path / str(number)).writer(1, ID_N) as writer, monkeypatch.context() as disk:
             writer.apply(batch(0, rows(0)))
-            calls = failing_at(number, disk)
+            calls = failing_at(number, disk, tmp_path)
             if number == 5:  # there is no such one
                 writer.apply(batch(1, rows(1)))
                 assert len(calls) == 4
@@ -238,6 +241,6 @@ def test_files_whose_names_are_escaped_in_the_log_are_synced(tmp_path, monkeypat
     schema = pa.schema([("id", pa.int64()), ("backend", pa.string())])
     store = delta(tmp_path, partition_by="backend")
     with store.writer(1, schema) as writer:
-        calls = failing_at(0, monkeypatch)
+        calls = failing_at(0, monkeypatch, tmp_path)
         writer.apply(batch(0, table(schema, [{"id": 1, "backend": "São Paulo / 50 %"}])))
     assert len(calls) == 4  # rows, commit, two directories

@@ -3,11 +3,13 @@
 import random
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import Consumer, TopicPartition
 
+from headwater.client.cluster import Cluster
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.client.writing.batches import BatchBuilder
 from headwater.client.writing.transactions import TransactionalProducer
@@ -24,7 +26,17 @@ def new_topic(address: str, partitions: int = 1, **configs: str) -> str:
     given = {"retention.ms": "-1"}
     given |= {key.replace("_", "."): value for key, value in configs.items()}
     ensure_topics(address, ANONYMOUS, [NewTopic(name, partitions, given)])
+    _wait_until_visible(address, name)
     return name
+
+
+def _wait_until_visible(address: str, topic: str) -> None:
+    """Apache Kafka's controller answers before the broker has the topic in its metadata."""
+    cluster = Cluster(address, ANONYMOUS)
+    patience = cluster.patience(f"{topic} is not in the broker's metadata")
+    with closing(cluster):
+        while cluster.find_partitions(topic) is None:
+            patience.wait("unknown topic")
 
 
 def producer(address: str, name: str | None = None, **options: Any) -> TransactionalProducer:

@@ -2,6 +2,7 @@
 
 import pickle
 import sqlite3
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -91,8 +92,11 @@ def cached(monkeypatch, file, answers, **how):
     database = Counting(answers)
     clock = [0.0]
     monkeypatch.setattr(module, "connect", lambda *_: database)
-    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(module.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    # Of that module alone: other threads of this process have timeouts of their own.
+    time = SimpleNamespace(
+        monotonic=lambda: clock[0], sleep=lambda s: clock.__setitem__(0, clock[0] + s)
+    )
+    monkeypatch.setattr(module, "time", time)
     return CachedRows(looking_up(file, **how)), database, clock
 
 
