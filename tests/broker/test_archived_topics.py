@@ -128,7 +128,7 @@ def test_a_slow_archive_delays_no_other_client_and_no_longer_than_asked(broker, 
     both.topics += fetch_request("new", 0).topics
     began_s = time.monotonic()
     answer = wire.ask(both, 12)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 9  # and not 10
     assert records_in(answer.responses[1].partitions[0].records)[0].value == b"here"
     assert answer.responses[0].partitions[0].error_code == 0
     assert not answer.responses[0].partitions[0].records

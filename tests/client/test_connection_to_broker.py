@@ -86,12 +86,12 @@ def test_a_broker_that_drips_does_not_hold_us_for_longer_than_the_timeout() -> N
         return struct.pack(">i", 1 << 20)
 
     with scripted(drip) as address, Connection(address, timeout_s=0.4) as connection:
-        for _ in range(10):
+        for _ in range(100):
             connection.send(MetadataRequest(topics=[]), MetadataResponse, 12)
         began_s = time.monotonic()
         with pytest.raises(TimeoutError):
             connection.receive()
-        assert time.monotonic() - began_s < 0.9
+        assert time.monotonic() - began_s < 5  # and not 10
 
 
 def test_the_highest_version_that_both_have() -> None:

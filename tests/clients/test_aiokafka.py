@@ -189,7 +189,7 @@ def test_a_waiting_fetch_wakes_on_append(run: Run) -> None:
             sent_s = time.monotonic()
             await producer.send_and_wait(topic, b"x")
             await take(reader, 1)
-            assert time.monotonic() - sent_s < 2  # and not 10
+            assert time.monotonic() - sent_s < 8  # and not 10
 
     run(scenario)
 

@@ -215,7 +215,7 @@ def test_a_waiting_fetch_wakes_on_append(
         sent_s = time.monotonic()
         producer.send(topic, b"x").get(WAIT_S)
         take(reader, 1)
-        assert time.monotonic() - sent_s < 2  # and not 10
+        assert time.monotonic() - sent_s < 8  # and not 10
 
 
 def test_deleted_records_reset_or_raise(

@@ -454,7 +454,7 @@ def test_acknowledging_goes_on_when_a_writer_had_the_lock(shop):
     shop.execute("BEGIN IMMEDIATE")
     started_s = time.monotonic()
     reader.source.acknowledge(end)
-    assert time.monotonic() - started_s < 1
+    assert time.monotonic() - started_s < 4  # and not the 5 of a connection that waits for locks
     shop.execute("ROLLBACK")
     log = "SELECT count(*) FROM _headwater_shop_log"
     _wait(reader, lambda: shop.writer.execute(log).fetchone() == (1,))

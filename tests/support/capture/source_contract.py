@@ -528,7 +528,7 @@ class SourceContract:
         started_s = time.monotonic()
         for _ in range(5):
             assert isinstance(next(events), PositionAdvanced | None)
-        assert time.monotonic() - started_s < 5
+        assert time.monotonic() - started_s < 30  # a lock would be waited for for longer0
 
     def test_an_awaited_source_reports_its_position_at_once(self, database, opened):
         source, log_position = opened
@@ -708,7 +708,7 @@ class SourceContract:
             session.update("t", 1, amount=1)
         if database.has_columns:
             database.add_column("t", "extra")
-        assert time.monotonic() - started_s < 3
+        assert time.monotonic() - started_s < 30  # a lock would be waited for for longer
         assert len(list(chunk.rows)) == 10
 
     def test_a_table_without_a_key(self, database):
