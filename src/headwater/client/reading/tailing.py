@@ -157,7 +157,7 @@ class Tail:
             followed = self._followed.get((topic, partition))
             if followed is None or followed.position < end:
                 return None
-            found = [chunk for chunk in followed.chunks if chunk.end > start and chunk.start < end]
+            found = _overlapping(followed.chunks, start, end)
         if not found:
             return [] if start >= end else None
         return found if found[0].start <= start else None
@@ -376,3 +376,16 @@ class Tail:
                     self._held_bytes -= sum(chunk.size_bytes for chunk in followed.chunks)
                     self.version += 1
             self._changed.notify_all()
+
+
+def _overlapping(chunks: deque[Chunk], start: int, end: int) -> list[Chunk]:
+    """Those with records of the range, in order. Searched from the newest one: readers mostly want
+    the last few of hundreds.
+    """
+    found = []
+    for chunk in reversed(chunks):
+        if chunk.end <= start:
+            break
+        if chunk.start < end:
+            found.append(chunk)
+    return found[::-1]
