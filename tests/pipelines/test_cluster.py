@@ -87,7 +87,7 @@ def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> N
     writer = Producer({"bootstrap.servers": broker_address})
     for number in range(1000):
         writer.produce(topic, b"%d" % number, partition=number % 2)
-    assert writer.flush(30) == 0
+    assert writer.flush(60) == 0
     with spark_cluster(tmp_path) as master:
         result = subprocess.run(
             [sys.executable, "-c", PIPELINE, master, broker_address, topic, str(tmp_path / "c")],

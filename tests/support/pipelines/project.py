@@ -106,7 +106,7 @@ class Project:
 
     def rows(self, query: str) -> list[tuple]:
         """[] as long as the table is not there."""
-        connection = sqlite3.connect(self.store, timeout=30)
+        connection = sqlite3.connect(self.store, timeout=60)
         try:
             return connection.execute(query).fetchall()
         except sqlite3.OperationalError as error:
@@ -117,7 +117,7 @@ class Project:
             connection.close()
 
     def execute(self, statement: str) -> None:
-        connection = sqlite3.connect(self.store, timeout=30)
+        connection = sqlite3.connect(self.store, timeout=60)
         with connection:
             connection.execute(statement)
         connection.close()
