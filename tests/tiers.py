@@ -20,6 +20,11 @@ IS_FULL = _LONG not in ("", "0")
 long = pytest.mark.long
 # In the quick tier although its module, its class or a parameter is `long`: it stands for them.
 representative = pytest.mark.representative
+# A test has few rows: to compile an expression takes Spark a hundred times as long as to evaluate
+# it as it is. In the quick tier only the Spark of the demo compiles, as that of users does.
+SPARK_INTERPRETS = (
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+)
 REAL_KAFKA = pytest.param(
     "kafka",
     marks=[
