@@ -99,6 +99,11 @@ def bootstrap(tmp_path_factory):
         yield ready["listen"]
 
 
+def _is_ours(variable):
+    """Whether a command reads it when it runs, and not Python or a library when it starts."""
+    return variable.startswith("HEADWATER_")
+
+
 class Cli:
     """Runs `headwater …` with the broker in its environment."""
 
@@ -123,7 +128,7 @@ class Cli:
     def result(self, *args, stdin=b"", code=0, **settings):
         arguments = list(map(str, args))
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        if self._forked is None or settings or IS_FULL:
+        if self._forked is None or IS_FULL or not all(map(_is_ours, settings)):
             result = subprocess.run(
                 [*COMMAND, *arguments],
                 input=given,
@@ -138,7 +143,7 @@ class Cli:
                 arguments,
                 stdin=given,
                 cwd=self.cwd,
-                environment=self.environment,
+                environment=self.environment | settings,
                 timeout_s=TIMEOUT_S,
             )
         said = (result.stdout[-2000:], result.stderr.decode()[-2000:])
