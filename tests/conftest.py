@@ -36,6 +36,9 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
 if not IS_FULL:
     os.environ["JAVA_TOOL_OPTIONS"] += SPARK_INTERPRETS
 
+# What tests make is dropped soon, or stays: it is looked through less often than by default.
+gc.set_threshold(10_000)
+
 # Programs that tests start (tests/support/*/*_process.py and others) import the helpers, too.
 _TESTS = str(Path(__file__).parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_TESTS, os.environ.get("PYTHONPATH"))))

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiers import SPARK_INTERPRETS, in_full, long
+from tiers import in_full, long
 
 from headwater.demo import project
 from headwater.demo.shop import products
@@ -21,7 +21,6 @@ from headwater.demo.shop import products
 from .conftest import COMMAND, environment, read_line, wait_until
 
 START_S = 500.0  # on a machine that does much else
-_JAVA_OPTIONS = os.environ["JAVA_TOOL_OPTIONS"].replace(SPARK_INTERPRETS, "")
 pytestmark = pytest.mark.timeout(1500)
 
 
@@ -63,7 +62,7 @@ class Demo:
             [*program, "demo", "--data-dir", str(directory), *options],
             stdout=subprocess.PIPE,
             bufsize=0,
-            env=environment(JAVA_TOOL_OPTIONS=_JAVA_OPTIONS),
+            env=environment(),
             cwd=cwd,
         )
         self.said = ""
