@@ -1,8 +1,8 @@
 """Compaction: one pass over a whole log, and what producers notice of it.
 
 The topic is filled while it is not compacted and is then switched to compaction, so that the first
-pass finds all of it dirty. How long a pass took, its broker's own log says: the time until it begins
-(both brokers look every 15 s) is not part of it.
+pass finds all of it dirty. How long a pass took, its broker's own log says: the time until it
+begins (both brokers look every 15 s) is not part of it.
 """
 
 import random
