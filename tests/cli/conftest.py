@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.cli.forked_commands import ForkedCommands
+from support.polling import polled
 from support.readable import readable
 from tiers import IS_FULL
 
@@ -52,10 +53,7 @@ def read_line(source, timeout_s=TIMEOUT_S):
 
 
 def wait_until(condition, timeout_s=TIMEOUT_S):
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come true in time"
-        time.sleep(0.05)
+    assert polled(condition, timeout_s, pause_s=0.05), "it did not come true in time"
 
 
 @contextmanager

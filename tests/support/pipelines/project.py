@@ -4,7 +4,6 @@ import json
 import sqlite3
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from headwater.pipelines.offsets import ends_of, has_reached
 from headwater.pipelines.running.loaded_pipeline import Pipeline
 from headwater.pipelines.running.rebuilding import versions_of
 from headwater.pipelines.running.runner import Runner
+from support.polling import polled
 
 
 class Project:
@@ -130,8 +130,6 @@ def is_at(pipeline, write, ends) -> bool:
 
 def wait_for(condition, what: str, timeout_s: float = 120.0):
     """What `condition` returned, once that is true."""
-    end_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < end_s, f"{what} has not happened for {timeout_s:g} s"
-        time.sleep(0.05)
+    found = polled(condition, timeout_s, pause_s=0.05)
+    assert found, f"{what} has not happened for {timeout_s:g} s"
     return found
