@@ -1,5 +1,6 @@
 """A project in a directory: headwater.toml, pipelines, SQLite as the store; and who runs it."""
 
+import faulthandler
 import json
 import sqlite3
 import textwrap
@@ -131,5 +132,7 @@ def is_at(pipeline, write, ends) -> bool:
 def wait_for(condition, what: str, timeout_s: float = 120.0):
     """What `condition` returned, once that is true."""
     found = polled(condition, timeout_s, pause_s=0.05)
+    if not found:
+        faulthandler.dump_traceback()  # what the threads of the pipelines wait for
     assert found, f"{what} has not happened for {timeout_s:g} s"
     return found
