@@ -55,7 +55,7 @@ def main() -> None:
 
 
 class Sitting:
-    """The figures of one suite, kept as they come."""
+    """The figures of one suite, stored as they come."""
 
     def __init__(self, suite: str, options: argparse.Namespace) -> None:
         self.suite = suite
@@ -195,7 +195,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; default: all"
     )
-    parser.add_argument("--quick", action="store_true", help="two short rounds, nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="two short rounds, nothing is stored")
     parser.add_argument("--only", metavar="TEXT", help="parts with this in their name")
     parser.add_argument("--rounds", type=int, help="5, or 2 with --quick")
     parser.add_argument("--retained-gb", type=int, default=20, help="how large the large log is")

@@ -76,7 +76,7 @@ def _partition(directory: Path) -> Path:
 
 
 def _log_bytes(archive: Path) -> int:
-    return sum(each.with_suffix(".log").stat().st_size for each in archive.rglob("*.archived"))
+    return sum(path.with_suffix(".log").stat().st_size for path in archive.rglob("*.archived"))
 
 
 def _sealed(directory: Path) -> list[Path]:
@@ -85,7 +85,7 @@ def _sealed(directory: Path) -> list[Path]:
 
 def _wait_until_archived(directory: Path, archive: Path) -> None:
     deadline_s = time.monotonic() + ARCHIVE_TIMEOUT_S
-    while any(not each.with_suffix(".archived").exists() for each in _sealed(directory)):
+    while any(not path.with_suffix(".archived").exists() for path in _sealed(directory)):
         if time.monotonic() > deadline_s:
             raise LoadFailedError(f"not all was archived in {ARCHIVE_TIMEOUT_S} s: {archive}")
         time.sleep(0.1)

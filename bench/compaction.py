@@ -1,8 +1,8 @@
 """Compaction: one pass over a whole log, and what producers notice of it.
 
-The topic is filled while it is not compacted and then told to be, so that the first pass finds all
-of it dirty. How long a pass took, its broker's own log says: the time until it begins (both brokers
-look every 15 s) is not part of it.
+The topic is filled while it is not compacted and is then switched to compaction, so that the first
+pass finds all of it dirty. How long a pass took, its broker's own log says: the time until it
+begins (both brokers look every 15 s) is not part of it.
 """
 
 import random
@@ -102,7 +102,7 @@ def _until_begun(directory: Path) -> None:
     """Both write what they have cleaned into files of such a name first."""
     partition = next(directory.rglob(f"{TABLE}-0"))
     deadline = time.monotonic() + BEGIN_TIMEOUT_S
-    while not any("cleaned" in each.name for each in partition.iterdir()):
+    while not any("cleaned" in path.name for path in partition.iterdir()):
         if time.monotonic() > deadline:
             raise LoadFailedError("no compaction has begun")
         time.sleep(0.01)

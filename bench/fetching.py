@@ -88,7 +88,7 @@ def _timed(
 def _fetch(address: str, name: str, rows: int) -> None:
     with Fetcher(address, NOBODY) as fetcher:
         end = fetcher.offsets([(name, 0)], LATEST)[name, 0]
-        found = sum(each.num_rows for each in fetcher.read(name, 0, 0, end))
+        found = sum(batch.num_rows for batch in fetcher.read(name, 0, 0, end))
     assert found == rows, found
 
 

@@ -77,7 +77,7 @@ def _floor_ms(session, shape, mode: str) -> float:
         progress = query.recentProgress[_WARM_UP:]
         query.stop()
     assert len(progress) >= _BATCHES // 2, f"{len(progress)} batches in {_LONGEST_S} s"
-    return statistics.median(each["durationMs"]["triggerExecution"] for each in progress)
+    return statistics.median(batch["durationMs"]["triggerExecution"] for batch in progress)
 
 
 def main() -> None:

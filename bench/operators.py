@@ -108,10 +108,10 @@ def rate_of(
         progress = query.recentProgress
         state = frame.sparkSession.conf.get("spark.headwater.state.dir")
         shutil.rmtree(str(state), ignore_errors=True)
-    found = sum(each["numInputRows"] for each in progress)
+    found = sum(batch["numInputRows"] for batch in progress)
     assert found >= (rows if read is None else read), f"{found} of {rows} rows"
     batches_ms = sum(
-        each["durationMs"]["triggerExecution"] for each in progress if each["numInputRows"]
+        batch["durationMs"]["triggerExecution"] for batch in progress if batch["numInputRows"]
     )
     return {metric: rows / batches_ms * 1000}
 
@@ -242,9 +242,9 @@ def _answered(topics: Topics, name: str, query: Any, count: int) -> Measured:
     """Events a second, whichever of the topics a question is about."""
     metric = f"Nexmark {name}, events/s"
     if name in STREAMED:
-        frames = {each: topics.stream(each, ddl) for each, ddl in DDL.items()}
+        frames = {topic: topics.stream(topic, ddl) for topic, ddl in DDL.items()}
         return rate_of(query(frames), metric, count, MODES.get(name, "append"), read=0)
-    frames = {each: topics.bounded(each, ddl) for each, ddl in DDL.items()}
+    frames = {topic: topics.bounded(topic, ddl) for topic, ddl in DDL.items()}
     began_s = time.perf_counter()
     query(frames).write.format("noop").mode("overwrite").save()
     return {metric: count / (time.perf_counter() - began_s)}

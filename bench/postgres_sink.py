@@ -89,7 +89,7 @@ def _ours(server: Postgres, table: pa.Table, frames: list) -> Measured:
 def _written(server: Postgres, given: list, key: tuple[str, ...], count: int) -> Measured:
     """DataFrames or Arrow tables into an empty table, and once more."""
     settings = SinkSettings("bench", "postgres", Secret(server.url))
-    tables = [each if isinstance(each, pa.Table) else each.limit(1).toArrow() for each in given]
+    tables = [rows if isinstance(rows, pa.Table) else rows.limit(1).toArrow() for rows in given]
     measured: Measured = {}
     with (
         closing(store_of(settings, Target("bench", "ours", key), Log(""))) as store,
@@ -97,8 +97,8 @@ def _written(server: Postgres, given: list, key: tuple[str, ...], count: int) ->
     ):
         for again in ("new", "again"):
             began_s = time.perf_counter()
-            for each in given:
-                _apply(writer, each if isinstance(each, pa.Table) else in_log_order(each.toArrow()))
+            for rows in given:
+                _apply(writer, rows if isinstance(rows, pa.Table) else in_log_order(rows.toArrow()))
             measured[again] = count / (time.perf_counter() - began_s)
         taken_s = []
         some = given[0] if isinstance(given[0], pa.Table) else given[0].limit(10).toArrow()

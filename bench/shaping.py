@@ -55,8 +55,8 @@ def microseconds(run):
 
 
 def shape_all(shaper, changes):
-    for each in changes:
-        shaper.change(each)
+    for change in changes:
+        shaper.change(change)
 
 
 def read_all(shaper, rows):

@@ -56,9 +56,9 @@ def measure(broker_name: str, rows: int, rounds: int, figures: Figures) -> None:
             query.awaitTermination()
             taken_s = time.perf_counter() - began_s
             progress = query.recentProgress
-        found = sum(each["numInputRows"] for each in progress)
+        found = sum(batch["numInputRows"] for batch in progress)
         assert found == rows, f"{name} found {found} of {rows} rows in the stream"
-        batches_ms = sum(each["durationMs"]["triggerExecution"] for each in progress)
+        batches_ms = sum(batch["durationMs"]["triggerExecution"] for batch in progress)
         return {
             f"{metric}, rows/s": rows / batches_ms * 1000,
             f"{metric} with the start, rows/s": rows / taken_s,
@@ -66,10 +66,10 @@ def measure(broker_name: str, rows: int, rounds: int, figures: Figures) -> None:
 
     with data_directory() as directory, BROKERS[broker_name](directory / "broker") as broker:
         create_topics(broker.address, *TOPICS)
-        for topic, told in TOPICS.items():
+        for topic, label in TOPICS.items():
             print(f"  filling {topic}", flush=True)
             fill(broker.address, topic, rows)
-            metric = f"batch read from {broker_name}{told}, rows/s"
+            metric = f"batch read from {broker_name}{label}, rows/s"
             turns = {
                 name: partial(batch, metric, name, topic) for name in (headwater.NAME, sparks.NAME)
             }

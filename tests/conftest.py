@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from schedule import FilesScheduling, file_of, takes_long
-from tiers import IS_FULL
+from tiers import IS_FULL, SPARK_INTERPRETS
 
 from bench.peers.kafka import TOOL_JVM, kafka
 
@@ -33,6 +33,11 @@ sys.dont_write_bytecode = False
 os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 )
+if not IS_FULL:
+    os.environ["JAVA_TOOL_OPTIONS"] += SPARK_INTERPRETS
+
+# What tests make is dropped soon, or stays: it is looked through less often than by default.
+gc.set_threshold(10_000)
 
 # Programs that tests start (tests/support/*/*_process.py and others) import the helpers, too.
 _TESTS = str(Path(__file__).parent)

@@ -20,6 +20,11 @@ IS_FULL = _LONG not in ("", "0")
 long = pytest.mark.long
 # In the quick tier although its module, its class or a parameter is `long`: it stands for them.
 representative = pytest.mark.representative
+# A test has few rows: to compile an expression takes Spark a hundred times as long as to evaluate
+# it as it is. In the quick tier only the Spark of test_cluster.py compiles, as that of users does.
+SPARK_INTERPRETS = (
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+)
 REAL_KAFKA = pytest.param(
     "kafka",
     marks=[
@@ -48,17 +53,17 @@ def kills(quick: int, full: int) -> int:
 
 
 def examples(full: int) -> int:
-    """Hypothesis' `max_examples`: a twelfth of them in the quick tier, always the same ones."""
-    return count(quick=max(full // 12, 4), full=full)
+    """Hypothesis' `max_examples`: a twentieth of them in the quick tier, always the same ones."""
+    return count(quick=max(full // 20, 4), full=full)
 
 
 def seeds(full: int) -> range:
-    """The seeds of a random test: a few in the quick tier."""
-    return range(count(quick=max(full // 6, 2), full=full))
+    """The seeds of a random test: a twelfth of them in the quick tier, at least the first."""
+    return range(count(quick=max(full // 12, 1), full=full))
 
 
-def steps(full: int, *, first: int = 0, every: int = 3) -> range:
-    """At which of so many steps something dies: at all, or in the quick tier at every third.
+def steps(full: int, *, first: int = 0, every: int = 5) -> range:
+    """At which of so many steps something dies: at all, or in the quick tier at every fifth.
 
     `every` is odd, because writes and syncs take turns.
     """

@@ -56,7 +56,7 @@ def latency(
     address: str, rate_per_s: int, seconds: int, size_bytes: int, linger_ms: int
 ) -> dict[str, float]:
     """Percentiles in microseconds, from produce() to the consumer's poll()."""
-    plan = [str(each) for each in (rate_per_s, seconds, size_bytes, linger_ms)]
+    plan = [str(number) for number in (rate_per_s, seconds, size_bytes, linger_ms)]
     done = subprocess.run(
         [str(latency_client()), address, TOPIC, *plan],
         capture_output=True,

@@ -120,5 +120,7 @@ class Events:
 
 def _table(name: str, *columns: npt.NDArray[np.generic]) -> pa.Table:
     schema = SCHEMAS[name]
-    arrays = [pa.array(each).cast(field.type) for each, field in zip(columns, schema, strict=True)]
+    arrays = [
+        pa.array(values).cast(field.type) for values, field in zip(columns, schema, strict=True)
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)

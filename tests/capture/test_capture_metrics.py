@@ -31,7 +31,7 @@ def endpoint(state):
 
 
 def get(endpoint, path):
-    connection = http.client.HTTPConnection(endpoint.address, timeout=30)
+    connection = http.client.HTTPConnection(endpoint.address, timeout=60)
     connection.request("GET", path)
     answer = connection.getresponse()
     text = answer.read().decode()
@@ -131,7 +131,7 @@ def test_strangers_do_no_harm(endpoint):
 
 def silent(endpoint, sent=b"GET /re"):
     host, port = endpoint.address.split(":")
-    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection = socket.create_connection((host, int(port)), timeout=60)
     connection.sendall(sent)
     return connection
 

@@ -6,7 +6,9 @@ import subprocess
 import time
 
 import pytest
-from cli.conftest import Cli, read_line, running_broker, stop, wait_until
+from cli.conftest import Cli, forked_commands, read_line, running_broker, stop, wait_until
+
+__all__ = ["forked_commands"]
 
 
 @pytest.fixture
@@ -16,8 +18,8 @@ def broker(tmp_path):
 
 
 @pytest.fixture
-def cli(broker, tmp_path):
-    cli = Cli(broker[1]["listen"], tmp_path)
+def cli(broker, tmp_path, forked_commands):
+    cli = Cli(broker[1]["listen"], tmp_path, forked_commands)
     yield cli
     cli.close()
 

@@ -207,7 +207,7 @@ class Program:
         tables = self.rng.choice([["public.accounts"], ["public.notes"], ["public.no"]])
         signal = encode("1", tables)
         producer.produce(SIGNALS_TOPIC, signal, self.settings.name, on_delivery=self._asked)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def _asked(self, error: Any, message: Any) -> None:
         assert error is None

@@ -51,13 +51,13 @@ def bootstrap(broker):
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    topics = [topic for topic in admin.list_topics(timeout=30).topics if "shop" in topic]
+    topics = [topic for topic in admin.list_topics(timeout=60).topics if "shop" in topic]
     for future in (
         admin.delete_topics([*topics, "__headwater_positions", "__headwater_signals"]).values()
         if topics
         else ()
     ):
-        future.result(30)
+        future.result(60)
     return broker.bootstrap
 
 
@@ -111,7 +111,7 @@ def test_a_failing_source_is_followed_from_where_it_was(bootstrap, db):
         capture.wait_until(lambda: db.acknowledged == 1)
         db.failure = SourceUnreachable("gone")
         db.transact(created(2))
-        capture._thread.join(30)
+        capture._thread.join(60)
     with captured(bootstrap, snapshot="never") as capture:
         capture.wait_until(lambda: db.acknowledged == 2)
     assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2]
@@ -126,7 +126,7 @@ def test_a_new_run_fences_the_old_one(bootstrap, db):
             new.wait_until(lambda: db.opened == 2)
             db.transact(created(2))
             new.wait_until(lambda: len(read(bootstrap, TOPIC)) == 2)
-            old._thread.join(30)
+            old._thread.join(60)
             db.transact(created(3))
             new.wait_until(lambda: db.acknowledged == 3)
     assert [record.key["id"] for record in read(bootstrap, TOPIC)] == [1, 2, 3]
@@ -209,7 +209,7 @@ def test_what_a_copy_without_keys_contains_is_stored_for_the_next_run(bootstrap,
 
     monkeypatch.setattr(runner, "source_of", lambda *_: Slow(db))
     with pytest.raises(SourceUnreachable), captured(bootstrap) as capture:
-        capture._thread.join(30)
+        capture._thread.join(60)
     assert capture.stored().tables["public.notes"].snapshot.passing is not None
     with captured(bootstrap, heartbeat_s=0.05) as capture:
         capture.wait_until(lambda: capture.stored().capture.position.at == {"n": 1})
@@ -243,7 +243,7 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
     monkeypatch.setattr(runner, "source_of", lambda *_: Failing(db))
     db.transact(*(("public.notes", "c", None, {"text": f"note {n:03}"}) for n in range(100)))
     with pytest.raises(SourceUnreachable), captured(bootstrap) as capture:
-        capture._thread.join(30)
+        capture._thread.join(60)
     first = read(bootstrap, "shop.public.notes")
     assert 0 < len(first) <= 60
     with captured(bootstrap) as capture:
@@ -279,7 +279,7 @@ def ask_for_copy(bootstrap: str, *table_ids: str) -> None:
 
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(SIGNALS_TOPIC, encode("1", list(table_ids)), "shop")
-    producer.flush(30)
+    producer.flush(60)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_a_signal_that_wants_something_else_is_refused(bootstrap, db, caplog, wi
         producer.produce(
             SIGNALS_TOPIC, json.dumps({"id": "1", "type": "execute-snapshot", "data": data}), "shop"
         )
-        producer.flush(30)
+        producer.flush(60)
         capture.wait_until(lambda: "a signal is refused" in caplog.text)
         ask_for_copy(bootstrap, "public.accounts")  # a valid request afterwards is served
         capture.wait_until(lambda: len(read(bootstrap, TOPIC)) == 2)
@@ -359,7 +359,7 @@ def test_a_full_disk_stops_only_the_table_that_needs_it(bootstrap, monkeypatch):
 
     class Slow(MemorySource):
         def read_chunk(self, table, after, limit_rows):
-            assert table.key or may_read.wait(30)
+            assert table.key or may_read.wait(60)
             return super().read_chunk(table, after, limit_rows)
 
     def full(*_) -> None:
@@ -397,13 +397,13 @@ def test_a_copy_without_keys_does_not_stop_the_stream(bootstrap, monkeypatch, is
             note("contained")
             chunk = super().read_chunk(table, after, limit_rows)
             chunk.rows = slowly(chunk.rows)
-            assert go_on.wait(30)
+            assert go_on.wait(60)
             return chunk
 
     def slowly(rows):
         yield rows[0]
         published.set()
-        assert rest.wait(30)
+        assert rest.wait(60)
         yield from rows[1:]
 
     def note(text: str, op: str = "c") -> None:
@@ -504,7 +504,7 @@ def test_a_huge_transaction_is_split_and_exact(bootstrap, db, monkeypatch):
         capture.wait_until(lambda: db.opened == 1)
         first, rest = ([created(n) for n in numbers] for numbers in (range(300), range(300, 500)))
         db.transact(*first, SourceUnreachable("gone"), *rest)
-        capture._thread.join(30)
+        capture._thread.join(60)
     assert 0 < capture.stored().capture.position.changes <= 300
     with captured(bootstrap, **settings) as capture:
         capture.wait_until(lambda: db.acknowledged == 1)
@@ -596,7 +596,7 @@ def test_a_rule_for_nothing_is_refused_at_first_and_reported_later(bootstrap, db
         pytest.raises(ConfigError, match="balanse"),
         captured(bootstrap, columns=misspelt) as capture,
     ):
-        capture._thread.join(30)
+        capture._thread.join(60)
     assert capture.stored().capture is None
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -701,7 +701,7 @@ def test_what_rules_hide_is_in_no_topic_and_no_log(bootstrap, monkeypatch, caplo
         capture.wait_until(lambda: "public.accounts" in capture.state.failed_tables)
     topics = {
         topic
-        for topic in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
+        for topic in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics
         if topic not in ("__transaction_state", "__consumer_offsets")
     }
     seen = [record for topic in topics for record in read(bootstrap, topic)]

@@ -81,7 +81,7 @@ def test_a_topic_that_another_client_deleted_has_all_rows_again(bootstrap, db):
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([TOPIC])[TOPIC].result(30)
+    admin.delete_topics([TOPIC])[TOPIC].result(60)
     db.transact(created(3))
     with captured(bootstrap) as capture:
         capture.wait_for_copies("public.accounts")
@@ -143,7 +143,7 @@ def test_a_table_that_is_dropped_while_a_chunk_of_it_is_read(bootstrap, db):
 
     def gone() -> None:
         reading.set()
-        assert may_fail.wait(30)
+        assert may_fail.wait(60)
         raise CaptureError("no such table")
 
     db.before_chunk = gone
@@ -175,7 +175,7 @@ def test_a_row_whose_key_json_cannot_hold_while_its_table_is_copied(bootstrap, m
     two = MemoryDatabase(ACCOUNTS, named)
     monkeypatch.setattr(runner, "source_of", lambda *_: MemorySource(two))
     may_read = threading.Event()
-    two.before_chunk = lambda: may_read.wait(30)
+    two.before_chunk = lambda: may_read.wait(60)
     with captured(bootstrap) as capture:
         capture.wait_until(lambda: len(capture.stored().tables) == 2)
         two.transact(order(1, "\udc80"), created(1))
@@ -189,11 +189,11 @@ def test_a_row_whose_key_json_cannot_hold_while_its_table_is_copied(bootstrap, m
 def test_an_unexpected_error_of_the_source_ends_the_run(bootstrap, db):
     db.before_chunk = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError), captured(bootstrap) as capture:
-        capture._thread.join(30)
+        capture._thread.join(60)
     db.before_chunk = lambda: None
     db.failure = ZeroDivisionError("in the stream")
     with pytest.raises(ZeroDivisionError), captured(bootstrap) as capture:
-        capture._thread.join(30)
+        capture._thread.join(60)
 
 
 def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
@@ -210,7 +210,7 @@ def test_the_key_changes_while_the_table_is_copied(bootstrap, db, monkeypatch):
     monkeypatch.setattr(runner, "source_of", lambda *_: Interrupted(db))
     db.before_chunk = lambda: time.sleep(0.1)  # so that some are committed before the others
     with pytest.raises(SourceUnreachable), captured(bootstrap, chunk_rows=10) as capture:
-        capture._thread.join(30)
+        capture._thread.join(60)
     db.before_chunk = lambda: None
     assert capture.stored().tables["public.accounts"].snapshot.after is not None
     db.tables["public.accounts"] = dataclasses.replace(ACCOUNTS, key=("balance",))
@@ -245,10 +245,10 @@ def test_progress_in_front_of_a_transaction_that_is_half_done(bootstrap, db, mon
         capture.wait_until(lambda: db.opened == 1)
         first, rest = ([created(n) for n in numbers] for numbers in (range(150), range(150, 200)))
         db.transact(*first, SourceUnreachable("gone"), *rest)
-        capture._thread.join(30)
+        capture._thread.join(60)
     for _ in range(2):
         with pytest.raises(SourceUnreachable), captured(bootstrap, **settings) as capture:
-            capture._thread.join(30)
+            capture._thread.join(60)
     with captured(bootstrap, **settings) as capture:
         capture.wait_until(lambda: db.acknowledged == 1)
     assert [record.key["id"] for record in read(bootstrap, TOPIC)] == list(range(200))
@@ -294,7 +294,7 @@ def test_the_end_in_the_midst_of_a_transaction_leaves_none_open(bootstrap, db, m
     with contextlib.suppress(SourceUnreachable), captured(bootstrap, snapshot="never") as capture:
         capture.wait_until(lambda: db.opened == 1)
         db.transact(*(created(n) for n in range(200)))
-        capture._thread.join(30)
+        capture._thread.join(60)
     assert ending.is_set()
     uncommitted = read(bootstrap, TOPIC, "read_uncommitted")
     assert 0 < len(uncommitted) < 200

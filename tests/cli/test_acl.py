@@ -17,9 +17,9 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def secured(data_dir):
+def secured(data_dir, forked_commands):
     """The address of a broker with SASL, whose super user is `admin`."""
-    offline = Cli("127.0.0.1:1", data_dir)
+    offline = Cli("127.0.0.1:1", data_dir, forked_commands)
     offline.environment = environment()
     offline("user", "create", "admin", "--offline", "--data-dir", data_dir, stdin=PASSWORD)
     options = ("--authentication", "sasl", "--super-users", "admin")
@@ -27,8 +27,8 @@ def secured(data_dir):
         yield ready["listen"]
 
 
-def logged_in(address, cwd, user):
-    cli = Cli(address, cwd)
+def logged_in(address, cwd, user, forked_commands):
+    cli = Cli(address, cwd, forked_commands)
     cli.environment |= {
         "HEADWATER_CLIENT__USERNAME": user,
         "HEADWATER_CLIENT__PASSWORD": PASSWORD,
@@ -37,8 +37,8 @@ def logged_in(address, cwd, user):
 
 
 @pytest.fixture
-def admin(secured, tmp_path):
-    return logged_in(secured, tmp_path, "admin")
+def admin(secured, tmp_path, forked_commands):
+    return logged_in(secured, tmp_path, "admin", forked_commands)
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def user(admin):
 
 
 @pytest.fixture
-def client(secured, tmp_path, user):
-    return logged_in(secured, tmp_path, user)
+def client(secured, tmp_path, user, forked_commands):
+    return logged_in(secured, tmp_path, user, forked_commands)
 
 
 def test_add_list_remove(admin, user):

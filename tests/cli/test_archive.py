@@ -3,14 +3,14 @@
 from .conftest import Cli, running_broker, unique, wait_until
 
 
-def test_describe_shows_what_lies_where(tmp_path):
+def test_describe_shows_what_lies_where(tmp_path, forked_commands):
     data_dir, archive = tmp_path / "data", tmp_path / "archive"
     data_dir.mkdir()
     archive.mkdir()
     (data_dir / "headwater.toml").write_text(f'[broker]\narchive = "file://{archive}"\n')
     options = ("--metrics-listen", "127.0.0.1:0")
     with running_broker(data_dir, *options) as (_, ready):
-        cli = Cli(ready["listen"], tmp_path)
+        cli = Cli(ready["listen"], tmp_path, forked_commands)
         topic = unique("archived")
         configs = ["-c", "remote.storage.enable=true", "-c", "segment.bytes=20000"]
         cli("topic", "create", topic, *configs)

@@ -108,7 +108,7 @@ def test_it_follows_like_tail(cli, ten):
     cli("produce", ten, stdin="new\n")
     assert read_line(process) == "new\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert process.stderr.read() == b""
 
 
@@ -116,7 +116,7 @@ def test_an_offset_that_is_still_ahead_is_waited_for(cli, ten):
     process = cli.start("consume", ten, "-o", "11:12")
     cli("produce", ten, stdin="10\n11\n12\n")
     assert read_line(process) == "11\n"
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_tail_meets_new_partitions(cli, topic):
@@ -145,7 +145,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(cli, unchanged, option):
     process = cli.start("consume", unchanged, "-o", "start", *option)
     read_line(process)
     process.stdout.close()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert process.stderr.read() == b""
 
 
@@ -168,7 +168,7 @@ def test_a_slow_reader_gets_everything(cli, topic):
     process = cli.start("consume", topic, "-o", "start", "-e")
     time.sleep(0.5)  # the pipe is full by now, or will be: both must do
     assert process.stdout.read() == lines
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_as_a_member_of_a_group(cli, ten, group):
@@ -185,7 +185,7 @@ def test_a_member_commits_when_it_is_interrupted(cli, ten, group):
     for number in range(10):
         assert read_line(process) == f"{number}\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     (described,) = cli.json("group", "describe", group)
     assert described["partitions"][0]["committed"] == 10
 
@@ -232,7 +232,7 @@ def test_isolation(cli, unchanged):
 
 def test_an_offset_that_is_no_longer_retained_is_reported(cli, setup, ten):
     for future in setup.admin.delete_records([TopicPartition(ten, 0, 6)]).values():
-        future.result(30)
+        future.result(60)
     wait_until(lambda: cli.json("topic", "describe", ten)[0]["partitions"][0]["start_offset"] == 6)
     result = cli.result("consume", ten, "-o", "2", "-e")
     assert result.stdout == b"6\n7\n8\n9\n"

@@ -78,7 +78,7 @@ class Shop:
         self.db.close()
 
     def stored(self, query="SELECT id, item FROM orders ORDER BY id"):
-        connection = sqlite3.connect(self.directory / "cache.db", timeout=30)
+        connection = sqlite3.connect(self.directory / "cache.db", timeout=60)
         try:
             return connection.execute(query).fetchall()
         except sqlite3.OperationalError:

@@ -162,7 +162,7 @@ def test_records_go_out_while_the_input_is_open(cli, topic):
     process.stdin.write(b"b\n")
     assert read_line(process) == "partition 0 offset 1\n"
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_ctrl_c_flushes_what_was_read(cli, topic):
@@ -170,7 +170,7 @@ def test_ctrl_c_flushes_what_was_read(cli, topic):
     process.stdin.write(b"a\nb\nunfinished")
     assert read_line(process) == "partition 0 offset 0\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert process.stderr.read().decode() == f"2 records written to {topic}\n"
     assert keys_and_values(cli, topic) == [(None, "a"), (None, "b")]
 

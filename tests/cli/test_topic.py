@@ -142,6 +142,6 @@ def test_delete_asks_at_a_terminal(cli, topic):
         question += os.read(ours, 1000)
     assert question.decode() == f"delete {topic} with 1 record? [y/N] "
     os.write(ours, b"n\n")
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
     os.close(ours)
     cli("topic", "describe", topic)

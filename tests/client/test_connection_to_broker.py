@@ -106,7 +106,7 @@ def test_the_highest_version_that_both_have() -> None:
             return capabilities(correlation_id, finalized_features=features)
         return framed(struct.pack(">i", correlation_id) + EndTxnResponse().encode(version))
 
-    with scripted(answer) as address, Connection(address, timeout_s=5) as connection:
+    with scripted(answer) as address, Connection(address, timeout_s=60) as connection:
         connection.ask(EndTxnRequest(), EndTxnResponse, first=0, last=5)
         connection.ask(EndTxnRequest(), EndTxnResponse, first=0, last=1)
         with pytest.raises(RequestRefused, match="does not serve EndTxn"):
@@ -121,7 +121,7 @@ def test_a_broker_that_does_not_know_our_api_versions() -> None:
         refusal = 35 if version == 3 else 0  # in version 0, whatever was asked for (KIP-511)
         return capabilities(correlation_id, 0, error_code=refusal)
 
-    with scripted(answer) as address, Connection(address, timeout_s=5) as connection:
+    with scripted(answer) as address, Connection(address, timeout_s=60) as connection:
         assert connection.version(MetadataRequest, 4, 12) == 12
         assert connection.feature("transaction.version") == 0
 

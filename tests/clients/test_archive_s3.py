@@ -67,7 +67,7 @@ def filled(broker: InProcessBroker, wire: Wire, name: str) -> list[bytes]:
 
 def retain(broker: InProcessBroker) -> None:
     work = broker.running.broker.retain()
-    asyncio.run_coroutine_threadsafe(work, broker._loop).result(30)
+    asyncio.run_coroutine_threadsafe(work, broker._loop).result(60)
 
 
 def consume(broker: InProcessBroker, name: str, count: int, **options) -> list[bytes]:

@@ -176,7 +176,7 @@ def test_a_compacted_topic_refuses_a_batch_with_a_keyless_record(
         producer.produce(topic, b"x", key, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(WAIT_S) == 0
     codes = [error.code() for error in errors if error is not None]
-    # Told by record (KIP-467): those without a key, and those that were beside them.
+    # Reported by record (KIP-467): those without a key, and those that were beside them.
     beside = KafkaError._INVALID_DIFFERENT_RECORD
     assert codes == [beside, KafkaError.INVALID_RECORD, beside, KafkaError.INVALID_RECORD]
     assert values(read(broker_address, topic, 2)) == [b"v0", b"v1"]

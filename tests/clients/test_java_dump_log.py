@@ -62,7 +62,7 @@ def produce(broker: Broker, topic: str, values: Iterator[str], **settings: str) 
     for number, value in enumerate(values):
         producer.produce(topic, value, key=f"key {number}", headers={"number": str(number)})
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def transactional(tmp_path_factory: pytest.TempPathFactory) -> Path:
             producer.begin_transaction()
             for count in range(10):
                 producer.produce("dump-transactions", f"value {number} {count}")
-            assert producer.flush(30) == 0
+            assert producer.flush(60) == 0
             end(30)
         directory = broker.log_dir
     return next(directory.rglob("dump-transactions-0"))
@@ -205,7 +205,7 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Path:
             producer.begin_transaction()
             for number in range(50):
                 producer.produce("dump-erased", f"value in transaction {number}", key="key 1")
-            assert producer.flush(30) == 0
+            assert producer.flush(60) == 0
             end(30)
         erase_records(broker.address, ClientSettings(), {("dump-erased", 0): range(0, 2600, 7)})
         assert broker.log_dir is not None

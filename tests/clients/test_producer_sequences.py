@@ -25,7 +25,7 @@ GAP = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 TOPIC = "producer-sequences"
 
 
-def asked_until_answered(ask: Callable[[], object], deadline_s: float = 30) -> object:
+def asked_until_answered(ask: Callable[[], object], deadline_s: float = 60) -> object:
     """Real Kafka needs a while until its coordinators are there."""
     ends_s = time.monotonic() + deadline_s
     while True:

@@ -46,7 +46,7 @@ def _run_until_death(data_dir: Path, *moment: str, work) -> None:
             address = child.stdout.readline().decode().strip()
             assert address, "it died before it was ready"
             work(address)
-            assert child.wait(30) == 137
+            assert child.wait(60) == 137
         finally:
             child.kill()
 
@@ -231,7 +231,7 @@ def test_while_a_topic_is_deleted(tmp_path, method, pattern, moment):
     def work(address: str) -> None:
         thread = threading.Thread(target=lambda: answered.append(_ask(address, deletion, 6)))
         thread.start()
-        thread.join(30)
+        thread.join(60)
 
     _run_until_death(data_dir, method, pattern, "1", moment, work=work)
     broker = InProcessBroker(str(data_dir))

@@ -85,7 +85,7 @@ class Transactions:
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power-cut"])
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "earlier"])
 def test_a_death_at_every_step_of_transactions(tmp_path, modern, power):
-    for after in steps(1000, first=int(power), every=5 if modern else 11):
+    for after in steps(1000, first=int(power), every=7 if modern else 13):
         path = tmp_path / str(after)
         scene = Transactions(path, modern=modern)
         scene.prepare()

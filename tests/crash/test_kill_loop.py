@@ -143,7 +143,7 @@ def test_killed_again_and_again(tmp_path, record_property):
     admin = AdminClient({"bootstrap.servers": broker.address, **QUICK})
     made = admin.create_topics([NewTopic(name, count) for name, count in TOPICS.items()])
     for future in made.values():
-        future.result(30)
+        future.result(60)
 
     once = {"enable.idempotence": True}
     plain = {"acks": "all", "max.in.flight": 1}  # preserves the order without idempotence

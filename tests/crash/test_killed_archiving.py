@@ -29,7 +29,7 @@ def test_killed_while_archiving(tmp_path, monkeypatch):
     admin = AdminClient({"bootstrap.servers": broker.address, **QUICK})
     config = {"segment.bytes": "2048", "remote.storage.enable": "true", "retention.ms": "-1"}
     for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)]).values():
-        future.result(30)
+        future.result(60)
     writers = [
         Writer(broker.address, "first", TOPIC, **{"enable.idempotence": True}),
         Writer(broker.address, "second", TOPIC, **{"enable.idempotence": True}),

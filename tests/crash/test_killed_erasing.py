@@ -43,7 +43,7 @@ class Forgetter(threading.Thread):
             }
         )
         self.erased: dict[int, bytes] = {}
-        self.kept: dict[int, bytes] = {}
+        self.remaining: dict[int, bytes] = {}
         self.errors: list[BaseException] = []
         self.over = threading.Event()
 
@@ -74,7 +74,7 @@ class Forgetter(threading.Thread):
         result = erase_records(self._address, ANONYMOUS, {(TOPIC, 0): chosen})
         assert result.erased + result.already_gone == len(chosen)
         self.erased |= {offset: written[offset] for offset in chosen}
-        self.kept |= {at: value for at, value in written.items() if at not in self.erased}
+        self.remaining |= {at: value for at, value in written.items() if at not in self.erased}
 
 
 @pytest.mark.slow
@@ -109,14 +109,14 @@ def test_killed_while_erasing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             offset: (key, value) for offset, key, value in _read_all(broker.address, TOPIC, 0)
         }
         assert all(stored[offset] == (None, None) for offset in forgetter.erased)
-        assert {at: stored[at][1] for at in forgetter.kept} == forgetter.kept
+        assert {at: stored[at][1] for at in forgetter.remaining} == forgetter.remaining
         assert {place: stored[place[1]] for place in writer.acknowledged} == writer.acknowledged
         assert len(stored) == (
-            len(forgetter.erased) + len(forgetter.kept) + len(writer.acknowledged)
+            len(forgetter.erased) + len(forgetter.remaining) + len(writer.acknowledged)
         )
         assert list(archive.rglob("*.archived")), "nothing was archived"
     finally:
         broker.stop()
     everything = bytes_in(tmp_path)
     assert not [offset for offset, value in forgetter.erased.items() if value in everything]
-    assert all(value in everything for value in forgetter.kept.values())
+    assert all(value in everything for value in forgetter.remaining.values())

@@ -159,7 +159,7 @@ def test_a_poll_ends_when_a_record_comes(gateway, topic, write):
             assert time.monotonic() < until_s
             time.sleep(0.02)
         write(topic, "now")
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
     assert [record["value"] for record in json.loads(output)["records"]] == ["now"]
 
 

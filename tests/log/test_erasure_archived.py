@@ -1,4 +1,4 @@
-"""Erasing what is in the archive: rewritten there too, whoever reads meanwhile."""
+"""Erasing what is in the archive: rewritten there too, while others read."""
 
 import asyncio
 import contextlib

@@ -64,7 +64,7 @@ def test_a_checkpoint_hears_of_the_error_that_a_commit_waits_for(tmp_path, seed:
         def hold(path: str) -> None:
             if thread_is("work") and path.endswith(".log"):
                 entered.set()
-                gate.wait(30)
+                gate.wait(60)
 
         async def both():
             files.before_sync = hold

@@ -20,7 +20,7 @@ from support.pipelines.project import Project, is_at, wait_for
 from support.pipelines.spark_cluster import spark_cluster
 from support.pipelines.spark_killing import Producing, Victim
 from support.sinks.topic_places import read_messages
-from tiers import IS_FULL, long, some
+from tiers import IS_FULL, SPARK_INTERPRETS, long, some
 
 from bench.peers.kafka import TOOL_JVM, kafka
 from bench.peers.provision import missing_tools
@@ -87,7 +87,7 @@ def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> N
     writer = Producer({"bootstrap.servers": broker_address})
     for number in range(1000):
         writer.produce(topic, b"%d" % number, partition=number % 2)
-    assert writer.flush(30) == 0
+    assert writer.flush(60) == 0
     with spark_cluster(tmp_path) as master:
         result = subprocess.run(
             [sys.executable, "-c", PIPELINE, master, broker_address, topic, str(tmp_path / "c")],
@@ -107,10 +107,12 @@ def test_source_and_state_on_a_standalone_cluster(broker_address, tmp_path) -> N
 @pytest.mark.java
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(missing_tools("java", "mvn")), reason="needs java and mvn on the PATH")
-def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark) -> None:
+def test_the_same_pipelines_with_two_addresses_changed(tmp_path, spark, monkeypatch) -> None:
     """Apache Kafka as the log, a cluster as Spark; an executor is killed in the midst of a batch,
     of pipelines and, in the full tier, of a query that writes by `format("headwater")`.
     """
+    options = os.environ["JAVA_TOOL_OPTIONS"].replace(SPARK_INTERPRETS, "")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", options)
     with kafka(tmp_path / "kafka", jvm=TOOL_JVM) as broker, spark_cluster(tmp_path) as master:
         project = Project(tmp_path, broker.address)
         project.topic("orders", 2)

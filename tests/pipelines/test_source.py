@@ -21,7 +21,7 @@ def write(address: str, topic: str, values, partition: int = 0, **options) -> No
     writer = Producer({"bootstrap.servers": address, "linger.ms": 5})
     for value in values:
         writer.produce(topic, value, partition=partition, **options)
-    assert writer.flush(30) == 0
+    assert writer.flush(60) == 0
 
 
 def numbers(first: int, last: int) -> list[bytes]:
@@ -347,7 +347,7 @@ def test_offsets_are_committed_to_a_group(spark, broker_address, tmp_path) -> No
                 [(topic, 10)],
             )
 
-        wait_until(is_committed, timeout_s=30)
+        wait_until(is_committed, timeout_s=60)
     finally:
         query.stop()
 

@@ -23,7 +23,7 @@ def write(address: str, topic: str, records, partition: int = 0) -> None:
     writer = Producer({"bootstrap.servers": address, "linger.ms": 5})
     for key, value in records:
         writer.produce(topic, value, key, partition=partition)
-    assert writer.flush(30) == 0
+    assert writer.flush(60) == 0
 
 
 def reader(spark, address: str, topic: str, schema: str, **options):
@@ -70,7 +70,7 @@ def test_erased_records_are_skipped(spark, broker_address) -> None:
         assert sorted(row.id for row in frame.collect()) == [1, 2, 4]
     assert (
         topic + ".dlq"
-        not in AdminClient({"bootstrap.servers": broker_address}).list_topics(timeout=30).topics
+        not in AdminClient({"bootstrap.servers": broker_address}).list_topics(timeout=60).topics
     )
 
 

@@ -92,12 +92,12 @@ def test_a_request_that_is_not_begun_in_time_is_not_executed(serve, caller, name
 
 
 def test_a_cancelled_request_is_not_begun_and_one_that_runs_is_told(serve, caller, name):
-    ran, told = [], []
+    ran, cancelled = [], []
 
     def handler(request: hw.rpc.Request):
         ran.append(request.body)
         if request.cancelled.wait(TIMEOUT_S):
-            told.append(request.body)
+            cancelled.append(request.body)
 
     server = serve(handler, concurrency=1)
     first = caller.submit(name, "first", timeout_s=TIMEOUT_S, partition=0)
@@ -109,7 +109,7 @@ def test_a_cancelled_request_is_not_begun_and_one_that_runs_is_told(serve, calle
     )
     caller.cancel(first)
     wait_until(lambda: server.skipped == 1)
-    assert (ran, told) == (["first"], ["first"])
+    assert (ran, cancelled) == (["first"], ["first"])
 
 
 def test_a_task_that_is_cancelled_cancels_a_coroutine(serve, caller, name):

@@ -96,7 +96,7 @@ def test_a_reader_that_has_closed_is_noticed_once():
     gone = threading.Event()
     merged = Merged(writer, is_terminal=False, on_gone=gone.set)
     merged.write("anybody?")
-    assert gone.wait(30)
+    assert gone.wait(60)
     merged.write("nobody")
     assert merged._waiting_bytes == 0
     merged.close()

@@ -29,6 +29,7 @@ from headwater.protocol.messages.produce import (
 from headwater.protocol.primitives import Out, Reader, write_string
 from headwater.protocol.records import Record
 from headwater.protocol.schema import Message
+from support.polling import polled
 
 TIMEOUT_S = 60.0
 
@@ -223,7 +224,4 @@ def many(address: str, count: int, **options) -> Iterator[list[Wire]]:
 
 def wait_until(condition, timeout_s: float = TIMEOUT_S, what: str = "the condition") -> None:
     """Returns as soon as the condition holds; fails when it does not come to hold."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not come to hold"
-        time.sleep(0.01)
+    assert polled(condition, timeout_s), f"{what} did not come to hold"

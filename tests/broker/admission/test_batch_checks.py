@@ -283,7 +283,7 @@ def slow_decompression(monkeypatch):
     def slow(codec, data, limit_bytes, **options):
         if threading.current_thread().name.startswith("read"):
             gate.calls += 1
-            assert gate.is_open.wait(30)
+            assert gate.is_open.wait(60)
         return decompress(codec, data, limit_bytes, **options)
 
     monkeypatch.setattr(compression, "decompress", slow)

@@ -39,7 +39,7 @@ def create(broker, name: str, policy: str, **more: str) -> None:
     }
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for create_topic in admin.create_topics([NewTopic(name, 1, config=config)]).values():
-        create_topic.result(30)
+        create_topic.result(60)
 
 
 def commit(client: Wire, topic: str, offset: int) -> None:
@@ -66,7 +66,7 @@ def test_a_policy_needs_a_group_and_a_limit(broker):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topic = NewTopic("t", 1, config={"headwater.overload.policy": "drop"})
     with pytest.raises(Exception, match="needs a group and a limit"):
-        admin.create_topics([topic])["t"].result(30)
+        admin.create_topics([topic])["t"].result(60)
 
 
 def test_backpressure_holds_a_producer_until_the_group_has_read(broker):
@@ -170,7 +170,7 @@ def test_drop_refuses_the_newest_and_counts_it(broker):
     producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
     for _ in range(5):
         producer.produce("t", b"x" * 9_000, on_delivery=lambda error, _: failed.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
     assert [error and error.code() for error in failed] == [
         None, None, *[KafkaError.POLICY_VIOLATION] * 3
     ]  # fmt: skip
@@ -181,7 +181,7 @@ def test_drop_refuses_the_newest_and_counts_it(broker):
         assert "group slow is more than 20000 bytes behind" in answer.error_message
         commit(client, "t", 2)
     producer.produce("t", b"again", on_delivery=lambda error, _: failed.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert failed[-1] is None
 
 
@@ -194,7 +194,7 @@ def test_discard_acknowledges_the_newest_and_counts_it(broker):
         producer.produce(
             "t", value, on_delivery=lambda error, message: delivered.append((error, message))
         )
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     for _ in range(5):
         produce(b"x" * 9_000)
@@ -230,5 +230,5 @@ def test_lifting_the_policy_lets_waiting_producers_go(broker):
         )  # fmt: skip
         resource = ConfigResource("topic", "t", incremental_configs=[change])
         for config in admin.incremental_alter_configs([resource]).values():
-            config.result(30)
+            config.result(60)
         assert produced(client.receive()).base_offset == 1

@@ -285,7 +285,7 @@ def test_a_consumer_that_leaves_while_it_waits_leaves_nothing(broker, topic):
 def test_only_what_is_durable_is_read(tmp_path):
     files, may_sync = FaultyFiles(), threading.Event()
     may_sync.set()
-    files.before_sync = lambda path: may_sync.wait(30)
+    files.before_sync = lambda path: may_sync.wait(60)
     broker = InProcessBroker(str(tmp_path), files=files)
     broker.start()
     with Wire(broker.bootstrap) as producer, Wire(broker.bootstrap) as consumer:

@@ -116,7 +116,7 @@ def test_by_time_after_a_checkpoint_and_a_restart(tmp_path, crash):
         for timestamp_ms in (1000, 2000, 3000):
             client.produce("timed", batch_of(b"x", timestamp_ms=timestamp_ms))
     work = broker.running.store.checkpoints.write()
-    asyncio.run_coroutine_threadsafe(work, broker._loop).result(30)
+    asyncio.run_coroutine_threadsafe(work, broker._loop).result(60)
     broker.restart(crash=crash)
     with Wire(broker.bootstrap) as client:
         for timestamp_ms, offset in ((1000, 0), (1500, 1), (2500, 2), (3000, 2), (3001, -1)):

@@ -29,7 +29,7 @@ def broker(tmp_path_factory):
 
 
 def _get(broker, path: str, method: str = "GET") -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection(broker.metrics_address, timeout=30)
+    connection = http.client.HTTPConnection(broker.metrics_address, timeout=60)
     connection.request(method, path)
     answer = connection.getresponse()
     text = answer.read().decode()

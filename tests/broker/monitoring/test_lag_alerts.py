@@ -183,7 +183,7 @@ def test_retention_waits_for_named_groups(broker, clock):
     with Wire(broker.bootstrap) as client:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         config = {"headwater.retention.wait.groups": "slow, quick"}
-        admin.create_topics([NewTopic("t", 1, config=config)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1, config=config)])["t"].result(60)
         for _ in range(10):
             client.produce("t", batch_of(b"x" * 500, timestamp_ms=clock.now_ms()))
         commit(client, "quick", "t", 10)

@@ -161,7 +161,7 @@ def test_a_stalled_disk_ends_no_connection(tmp_path, monkeypatch):
     monkeypatch.setattr(server_module, "SWEEP_S", 0.1)
     files, may_sync = FaultyFiles(), threading.Event()
     may_sync.set()
-    files.before_sync = lambda path: may_sync.wait(30)
+    files.before_sync = lambda path: may_sync.wait(60)
     settings = BrokerSettings(listen="127.0.0.1:0", max_buffered_bytes=60 * MIB)
     broker = InProcessBroker(str(tmp_path), settings, files=files)
     broker.start()

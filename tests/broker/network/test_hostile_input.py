@@ -68,7 +68,7 @@ class Neighbour(threading.Thread):
     def finish(self) -> None:
         """Fails unless all went well until now, and still does."""
         self._over.set()
-        self.join(30)
+        self.join(60)
         assert self.error is None, repr(self.error)
         self.go_round()
         self._wire.close()

@@ -240,7 +240,7 @@ def claim(broker, count: int) -> None:
     running.store.on_loop(
         lambda: log.append(memoryview(batch), records.read_header(batch), lambda _: done.set())
     )
-    assert done.wait(30)
+    assert done.wait(60)
 
 
 def wait_until_archived(broker) -> None:

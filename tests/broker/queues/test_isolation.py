@@ -30,7 +30,7 @@ def producer(broker):
 def send(producer, *values: str) -> None:
     for value in values:
         producer.produce("jobs", value, partition=0)
-    producer.flush(30)
+    producer.flush(60)
 
 
 @pytest.mark.parametrize("order", ["none", "key"])

@@ -106,7 +106,7 @@ def test_many_requests_at_once_and_a_client_that_reads_slowly(tmp_path, authorit
         sender.start()
         with Login(broker.bootstrap, trusting(authority)) as other:
             assert other.produce("t", batch_of(b"x")).error_code == 0
-        sender.join(30)
+        sender.join(60)
         for _ in range(30):
             answer = slow.receive().responses[0].partitions[0]
             assert records_in(answer.records)[0].value == value

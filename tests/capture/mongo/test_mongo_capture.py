@@ -118,7 +118,7 @@ def raw(bootstrap, topic):
                          "isolation.level": "read_committed", "enable.partition.eof": True,
                          "allow.auto.create.topics": False})  # fmt: skip
     try:
-        if consumer.list_topics(topic, timeout=30).topics[topic].error is not None:
+        if consumer.list_topics(topic, timeout=60).topics[topic].error is not None:
             return []
         consumer.assign([TopicPartition(topic, 0, 0)])
         found = []

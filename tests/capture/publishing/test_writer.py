@@ -30,7 +30,7 @@ class Broker:
         self.aborts = 0
 
     def send(self, batches) -> dict[tuple[str, int], int]:
-        assert self.may_go.wait(30)
+        assert self.may_go.wait(60)
         if self.failure is not None:
             raise self.failure
         self.sends += 1
@@ -196,7 +196,7 @@ def test_what_gathers_is_bounded_in_bytes(writer, broker, monkeypatch):
     assert thread.is_alive()
     assert len(written) < 25
     broker.may_go.set()
-    thread.join(30)
+    thread.join(60)
     assert writer.wait_until_durable(30)
     assert sum(len(values) for values in broker.data()) == 100
 

@@ -68,7 +68,7 @@ def test_a_name_is_checked_by_what_it_resolves_to():
 
 @contextmanager
 def answering(*pieces, closes=True):
-    """Says this to whoever connects, whatever it is asked."""
+    """Answers every connection with this, whatever it asks."""
     server = socket.create_server(("127.0.0.1", 0))
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A write in the driver and as a query: one checkpoint, the same rows, whoever dies when."""
+"""A write in the driver and as a query: one checkpoint, the same rows, at any death."""
 
 import orjson
 import pytest

@@ -56,7 +56,7 @@ OPERATOR = Built("tumbling-1", BUCKETS, (("name",),))
 def broker(tmp_path_factory):
     with InProcessBroker.serving(str(tmp_path_factory.mktemp("broker"))) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic("events", 2)])["events"].result(30)
+        admin.create_topics([NewTopic("events", 2)])["events"].result(60)
         yield broker
 
 
@@ -199,7 +199,7 @@ def test_a_batch_that_puts_nothing_aside_makes_no_topic(broker, log, directory):
     assert late.publish(1) == 0  # which did not reach the operator
     late.close()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    assert "nothing.late" not in admin.list_topics(timeout=30).topics
+    assert "nothing.late" not in admin.list_topics(timeout=60).topics
 
 
 @pytest.mark.parametrize("call", range(1, 7))

@@ -37,7 +37,7 @@ def topic(broker, request):
     name = f"orders-{abs(hash(request.node.nodeid))}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(name, 2, config={"max.message.bytes": "3000000"})
-    admin.create_topics([new])[name].result(30)
+    admin.create_topics([new])[name].result(60)
     return name
 
 

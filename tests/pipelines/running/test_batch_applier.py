@@ -88,22 +88,22 @@ def test_who_closes_it_waits_until_the_batch_is_reported(store, checkpoint):
 
     def applied(position):
         is_applied.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         applied_batches.append(position.batch)
 
     applier = BatchApplier(store, 1, FIELDS, checkpoint, applied=applied)
     applier.open()
     sparks = threading.Thread(target=applier, args=(Frame(0), 0))
     sparks.start()
-    assert is_applied.wait(30)
+    assert is_applied.wait(60)
     closing = threading.Thread(target=applier.close)
     closing.start()
     closing.join(0.2)
     assert closing.is_alive()
     go_on.set()
-    closing.join(30)
+    closing.join(60)
     assert applied_batches == [0]
-    sparks.join(30)
+    sparks.join(60)
 
 
 class Truncated(Frame):

@@ -54,7 +54,7 @@ def contents(project, number):
     path = project.directory / f"s{number % SINKS}.db"
     if not path.exists():
         return {}
-    with closing(sqlite3.connect(path, timeout=30)) as connection:
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
         try:
             return dict(connection.execute(f"SELECT id, n FROM t{number}"))
         except sqlite3.OperationalError:

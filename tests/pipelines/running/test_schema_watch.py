@@ -103,7 +103,7 @@ def test_one_that_is_written_and_not_yet_committed_is_waited_for(
     assert not found
     reader.now = "new"
     producer.commit_transaction()
-    thread.join(30)
+    thread.join(60)
     assert isinstance(found[0], SchemaChanged)
 
     monkeypatch.setattr(schema_watch, "_COMMITTED_S", 0.2)

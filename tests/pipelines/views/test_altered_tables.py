@@ -34,7 +34,7 @@ def test_views_follow_the_columns_of_their_table(tmp_path, broker_address, postg
         return project.rows("SELECT status, n, qty FROM totals ORDER BY status")
 
     def everything():
-        connection = sqlite3.connect(project.store, timeout=30)
+        connection = sqlite3.connect(project.store, timeout=60)
         connection.row_factory = sqlite3.Row
         try:
             found = connection.execute("SELECT * FROM everything ORDER BY id").fetchall()

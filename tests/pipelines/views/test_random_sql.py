@@ -11,7 +11,7 @@ from tiers import count
 _BATCHES = 5
 
 
-@pytest.mark.parametrize("seed", range(count(quick=8, full=2000)))
+@pytest.mark.parametrize("seed", range(count(quick=5, full=2000)))
 def test_a_random_query(spark, tmp_path, seed):
     chance = Random(seed)
     tables = RandomTables(chance)

@@ -173,7 +173,7 @@ def test_a_writer_that_holds_its_row_loses_its_connection(backend, monkeypatch):
 
     def hold(refused):
         held.set()
-        goes_on.wait(30)
+        goes_on.wait(60)
 
     def work():
         try:
@@ -184,7 +184,7 @@ def test_a_writer_that_holds_its_row_loses_its_connection(backend, monkeypatch):
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert held.wait(30)
+    assert held.wait(60)
     try:
         more = fields.append(pa.field("n", pa.int64()))  # the table is locked as well
         with store.writer(1, more) as writer:

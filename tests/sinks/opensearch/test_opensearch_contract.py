@@ -36,7 +36,7 @@ class OpenSearchBackend(Backend):
             headers={"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as refused:
             refused.close()  # it is an open answer, too

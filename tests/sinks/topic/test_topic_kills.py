@@ -88,7 +88,7 @@ def test_zombies_that_wake_up(address) -> None:
         for zombie in zombies:
             os.kill(zombie.pid, signal.SIGCONT)
         for zombie in zombies:
-            zombie.join(30)
+            zombie.join(60)
             assert zombie.exitcode == 0, "it was not refused"
         assert writer.position.batch == last
     for pipe in pipes:

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS position (only_one INTEGER PRIMARY KEY, place TEXT);
 
 class Store:
     def __init__(self, path: Path) -> None:
-        self.database = sqlite3.connect(path, isolation_level=None, timeout=30)
+        self.database = sqlite3.connect(path, isolation_level=None, timeout=60)
         self.database.execute("PRAGMA synchronous = OFF")  # a kill takes no page cache with it
         self.database.executescript(SCHEMA)
         (self.last,) = self.database.execute(

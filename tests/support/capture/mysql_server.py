@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tiers import in_full
+from tiers import IS_FULL, in_full
 
 from bench.peers.mysql import MySqlBinaries, mysql_8_0, mysql_newest
 from bench.peers.provision import PeerUnavailableError
 from support.capture.mariadb_server import DATABASES, SETTINGS, MariaDbServer, as_root
 
-KINDS = ["mariadb", *in_full("mysql", "mysql-8.0")]
+# MySQL 8.0 is no kind of the quick tier, where MySQL has the `representative` tests.
+KINDS = ["mariadb", *in_full("mysql"), *(["mysql-8.0"] if IS_FULL else [])]
 # For tests of what only one kind of server has.
 MARIADB_ONLY = pytest.mark.parametrize("server", ["mariadb"], indirect=True)
 MYSQL_ONLY = pytest.mark.parametrize("server", ["mysql", *in_full("mysql-8.0")], indirect=True)

@@ -22,7 +22,7 @@ WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {ACCOUN
 
 def main(path: str, seed: str) -> None:
     rng = random.Random(f"{seed} {os.getpid()}")  # another one after each kill
-    connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=60)
     connection.execute("PRAGMA synchronous = OFF")  # it is killed, the machine is not
     columns = 0
     while True:

@@ -1,10 +1,10 @@
 """A project in a directory: headwater.toml, pipelines, SQLite as the store; and who runs it."""
 
+import faulthandler
 import json
 import sqlite3
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from headwater.pipelines.offsets import ends_of, has_reached
 from headwater.pipelines.running.loaded_pipeline import Pipeline
 from headwater.pipelines.running.rebuilding import versions_of
 from headwater.pipelines.running.runner import Runner
+from support.polling import polled
 
 
 class Project:
@@ -106,7 +107,7 @@ class Project:
 
     def rows(self, query: str) -> list[tuple]:
         """[] as long as the table is not there."""
-        connection = sqlite3.connect(self.store, timeout=30)
+        connection = sqlite3.connect(self.store, timeout=60)
         try:
             return connection.execute(query).fetchall()
         except sqlite3.OperationalError as error:
@@ -117,7 +118,7 @@ class Project:
             connection.close()
 
     def execute(self, statement: str) -> None:
-        connection = sqlite3.connect(self.store, timeout=30)
+        connection = sqlite3.connect(self.store, timeout=60)
         with connection:
             connection.execute(statement)
         connection.close()
@@ -130,8 +131,8 @@ def is_at(pipeline, write, ends) -> bool:
 
 def wait_for(condition, what: str, timeout_s: float = 120.0):
     """What `condition` returned, once that is true."""
-    end_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < end_s, f"{what} has not happened for {timeout_s:g} s"
-        time.sleep(0.05)
+    found = polled(condition, timeout_s, pause_s=0.05)
+    if not found:
+        faulthandler.dump_traceback()  # what the threads of the pipelines wait for
+    assert found, f"{what} has not happened for {timeout_s:g} s"
     return found

@@ -36,7 +36,7 @@ def spark_cluster(directory: Path, workers: int = 2, cores: int = 1) -> Iterator
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(30)
+            process.wait(60)
 
 
 def _start(processes: list, directory: Path, name: str, main_class: str, *options: str) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.peers.ports import free_port
 from headwater.supervisor import guard, lock
+from support.polling import polled
 
 UP = [sys.executable, "-m", "headwater.cli.main", "up"]
 TIMEOUT_S = 240.0
@@ -166,8 +167,6 @@ def running(project: Project, command=UP, **settings: str):
 
 
 def wait_until(condition, what: str = "it", timeout_s: float = TIMEOUT_S):
-    until_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < until_s, f"{what} did not come within {timeout_s:g} s"
-        time.sleep(0.02)
+    found = polled(condition, timeout_s, pause_s=0.02)
+    assert found, f"{what} did not come within {timeout_s:g} s"
     return found

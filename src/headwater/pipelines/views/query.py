@@ -158,7 +158,7 @@ def optimised(spark: "SparkSession", query: str, tables: Mapping[str, SqlTable])
             frame = catalyst.frame(rewritten)
         plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
     except PySparkException as error:
-        raise query_refused(error, query, session) from None
+        raise query_refused(error, query, session, tables) from None
     except Py4JJavaError as error:
         raise PipelineError(
             f"{_KIND}: Spark cannot plan the query",

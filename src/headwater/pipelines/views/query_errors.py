@@ -1,6 +1,7 @@
 """Spark's errors about a query: what is wrong, where in its text, and what could be written."""
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import QueryRefused
@@ -17,8 +18,12 @@ _CHANGES_OF: Final = re.compile(r"\bCHANGES\s+OF\b", re.IGNORECASE)
 _MOST_NAMES: Final = 12
 
 
-def query_refused(error: "PySparkException", query: str, session: "SparkSession") -> QueryRefused:
-    """`query` is the text that Spark was given, and `session` the one that refuses it."""
+def query_refused(
+    error: "PySparkException", query: str, session: "SparkSession", tables: Iterable[str]
+) -> QueryRefused:
+    """`query` is the text that Spark was given, `session` the one that refuses it, and `tables` are
+    those that the query may name.
+    """
     spark_says = first_line(str(error))
     condition = (error.getCondition() or "").partition(".")[0]
     given = error.getMessageParameters() or {}
@@ -41,7 +46,7 @@ def query_refused(error: "PySparkException", query: str, session: "SparkSession"
     elif condition == "TABLE_OR_VIEW_NOT_FOUND":
         name = _plain(given.get("relationName", ""))
         what = f"there is no table {name}"
-        hint = _meant(name, [table.name for table in session.catalog.listTables()])
+        hint = _meant(name, list(tables))
     elif condition == "PARSE_SYNTAX_ERROR":
         what = f"syntax error at {_plain(given.get('error', ''))}"
         if _CHANGES_OF.search(query):  # of a view's file it was replaced
