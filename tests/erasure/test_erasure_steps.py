@@ -14,8 +14,9 @@ from headwater.erasure import searching
 from headwater.erasure.erasing import erase, preview
 from headwater.erasure.subject import Subject
 from headwater.erasure.verifying import verify_erased
-from headwater.errors import ErasureUnsupported
+from headwater.errors import ErasureUnsupported, EventStoreRefused, EventStoreUnreachable
 from headwater.events import Event, open_store
+from headwater.events.databases.sqlite import SqliteDatabase
 from headwater.inspect.subjects import personal_topics
 from headwater.schemas.wire_format import framed
 from headwater.subjects.access import PersonalTopics
@@ -189,7 +190,11 @@ def test_where_records_cannot_be_erased_the_receipt_says_so(project):
     assert receipt["incomplete"] == []
 
 
-def test_events_in_plain_text_are_reported_and_snapshots_deleted(project, tmp_path):
+@pytest.fixture
+def with_events(project, tmp_path):
+    """The configuration of a project with an event store, which has an event in plain text, an
+    encrypted one, and a snapshot.
+    """
     url = f"sqlite:///{tmp_path}/events.db"
     text = (tmp_path / "headwater.toml").read_text()
     topics = '"outbox.event.account" = { id = "owner", personal = ["name"] }, customers ='
@@ -197,21 +202,63 @@ def test_events_in_plain_text_are_reported_and_snapshots_deleted(project, tmp_pa
     (tmp_path / "headwater.toml").write_text(f'{text}[events]\nstore = "{url}"\n')
     loaded = config.load(path=str(tmp_path / "headwater.toml"), environ={})
     with open_store(url) as events:
-        events.append("account-1", [Event("Opened", {"owner": "42", "name": "Eva Plain"})])
+        for owner, name in (("42", "Eva Plain"), ("43", "Bob Plain")):
+            events.append(f"account-{owner}", [Event("Opened", {"owner": owner, "name": name})])
     with open_store(url, personal=personal_topics(loaded)) as events:
         events.append("account-2", [Event("Opened", {"owner": "42", "name": "Eva Sealed"})])
         with events.transaction() as transaction:
             transaction.run(
-                "INSERT INTO headwater_snapshots SELECT 'account-2', 'account', 1, 1, '\"Eva\"'"
+                "INSERT INTO headwater_snapshots"
+                " SELECT 'account-2', 'account', 1, 1, '\"Eva Snapshot\"'"
             )
+    return loaded
+
+
+def names_of_events(loaded):
+    with open_store(loaded.events.store.reveal(), personal=personal_topics(loaded)) as events:
+        return [event.data["name"] for event in events.read()]
+
+
+def test_events_in_plain_text_are_erased_and_snapshots_deleted(project, with_events, tmp_path):
+    loaded = with_events
     planned = preview(loaded, project.store, ANN)
-    assert planned.plain_events == {"account-1": 1}
+    assert planned.plain_events.counts() == {"account-42": 1}
     receipt = erase(loaded, project.store, planned, erase_records)
-    assert receipt["incomplete"] == ["event store, account-1: 1 events in plain text"]
+    assert receipt["incomplete"] == []
+    assert receipt["events_erased"] == {"account-42": 1}
     assert receipt["snapshots_deleted"] == 1
-    with open_store(url, personal=personal_topics(loaded)) as events:
-        assert [event.data["name"] for event in events.read()] == ["Eva Plain", None]
-    assert verify_erased(loaded, project.store, ANN).left == receipt["incomplete"]
+    assert names_of_events(loaded) == [None, "Bob Plain", None]
+    for file in tmp_path.glob("events.db*"):
+        assert b"Eva" not in file.read_bytes(), file
+    assert verify_erased(loaded, project.store, ANN).is_erased
+    # Events are refused to change as before.
+    with open_store(loaded.events.store.reveal()) as events, pytest.raises(EventStoreRefused):
+        events.run("UPDATE headwater_events SET payload = '{}' WHERE position = 2")
+
+
+def test_files_of_the_event_store_are_rewritten_by_the_next_erasure(
+    project, with_events, tmp_path, monkeypatch
+):
+    """The first one ended between the transaction and the rewriting."""
+    loaded = with_events
+
+    def fails(_):
+        raise EventStoreUnreachable("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteDatabase, "rewrite", fails)
+        planned = preview(loaded, project.store, ANN)
+        receipt = erase(loaded, project.store, planned, erase_records)
+    assert receipt["incomplete"] == ["events were not erased: the disk is full"]
+    assert not verify_erased(loaded, project.store, ANN).is_erased
+    again = preview(loaded, project.store, ANN)
+    assert not again.is_done
+    receipt = erase(loaded, project.store, again, erase_records)
+    assert receipt["incomplete"] == []
+    assert receipt["events_erased"] == {"account-42": 1}
+    assert verify_erased(loaded, project.store, ANN).is_erased
+    for file in tmp_path.glob("events.db*"):
+        assert b"Eva" not in file.read_bytes(), file
 
 
 def test_ids_that_json_may_write_in_several_ways_are_found(project):

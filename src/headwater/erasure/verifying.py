@@ -58,8 +58,10 @@ def verify_erased(
     ]
     left += [
         f"event store, {stream}: {count} events in plain text"
-        for stream, count in seen.plain_events.items()
+        for stream, count in seen.plain_events.counts().items()
     ]
+    if seen.plain_events.is_rewriting:
+        left.append("event store: its files are not rewritten yet; `headwater erase` does it")
     if seen.interrupted is not None:
         left.append("its erasure is not complete; `headwater erase` continues it")
     before = _versions_then(erasure.receipt if erasure else None)

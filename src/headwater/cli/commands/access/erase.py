@@ -113,10 +113,12 @@ def _summary(receipt: dict[str, Any], path: Path) -> None:
         if receipt["incomplete"]
         else styled("erased", "bold green")
     )
+    of_store = sum(receipt.get("events_erased", {}).values())
+    events = f" and {plural(of_store, 'event')}" if of_store else ""
     say(
         f"{state}  {plural(len(receipt['keys_dropped']), 'key')} dropped,"
-        f" {plural(sum(receipt['records_erased'].values()), 'record')} erased; the receipt is"
-        f" {path}"
+        f" {plural(sum(receipt['records_erased'].values()), 'record')}"
+        f"{events} erased; the receipt is {path}"
     )
     for line in receipt["incomplete"]:
         say(f"  {line}")
@@ -147,8 +149,8 @@ def _show(args: argparse.Namespace, planned: Preview) -> int:
                 f"  {topic}-{partition}: {plural(len(offsets), 'record')} in plain text to erase"
                 f" ({named})"
             )
-        for stream, events in planned.plain_events.items():
-            say(f"  event store, {stream}: {plural(events, 'event')} in plain text, which stay")
+        for stream, events in planned.plain_events.counts().items():
+            say(f"  event store, {stream}: {plural(events, 'event')} in plain text to erase")
         for one in planned.derived:
             what = "holds plain text, to be rebuilt" if one.is_decrypted else "follows the log"
             say(f"  {one.pipeline}: {one.write} {what}")
@@ -175,7 +177,7 @@ def _as_json(planned: Preview) -> dict[str, Any]:
         "plain_fields": {
             topic: sorted(fields) for topic, fields in planned.found.plain_fields.items()
         },
-        "plain_events": planned.plain_events,
+        "plain_events": planned.plain_events.counts(),
         "derived": [one.as_json() for one in planned.derived],
         "consumer_groups": planned.groups,
         "backups": [backup["path"] for backup in planned.backups],
