@@ -10,6 +10,8 @@ from tiers import REAL_KAFKA, long
 
 from headwater import config
 from headwater.client.erasing import erase_records
+from headwater.client.reading.fetching import LATEST, Fetcher
+from headwater.client.topics import NewTopic, ensure_topics
 from headwater.erasure import searching
 from headwater.erasure.erasing import erase, preview
 from headwater.erasure.subject import Subject
@@ -166,12 +168,49 @@ def test_an_erasure_that_ends_at_any_step_is_continued_by_the_next(project, monk
     assert verify_erased(project.config, store, ANN, ["Plain Person 42"]).is_erased
 
 
+def unsupported(*_, **__):
+    """As Apache Kafka."""
+    raise ErasureUnsupported("this broker cannot erase single records")
+
+
+def test_tombstones_for_plain_records_of_compacted_topics(project):
+    """Only for keys whose last record is a plain one of the person."""
+    bootstrap = project.config.bootstrap()
+    topic = NewTopic("compacted", configs={"cleanup.policy": "compact"})
+    ensure_topics(bootstrap, project.config.client, [topic])
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, value in (
+        ("a", {"id": 42, "name": "Plain A"}),
+        ("b", {"id": 42, "name": "Plain B"}),
+        ("b", {"id": 42, "name": None}),
+        ("c", {"id": 43, "name": "Plain C"}),
+    ):
+        producer.produce("compacted", key=key, value=json.dumps(value))
+    assert producer.flush(60) == 0
+    toml = project.config.base / "headwater.toml"
+    toml.write_text(toml.read_text().replace("customers = {", "compacted = {"))
+    loaded = config.load(path=str(toml), environ={})
+
+    def erased(**options):
+        planned = preview(loaded, project.store, ANN)
+        receipt = erase(loaded, project.store, planned, unsupported, **options)
+        return next(line for line in receipt["incomplete"] if line.startswith("compacted-0: ")
+                    and "records in" not in line)  # fmt: skip
+
+    def records():
+        with Fetcher(bootstrap, project.config.client) as fetcher:
+            end = fetcher.offsets([("compacted", 0)], LATEST)["compacted", 0]
+            found = fetcher.records("compacted", 0, 0, end)
+            return [(one.key, one.value is None) for one in found]
+
+    assert "a tombstone is missing for 1 of its keys" in erased()
+    assert len(records()) == 4
+    for _ in range(2):  # the second time there is nothing to write
+        assert "compaction removes the records" in erased(tombstones=True)
+        assert records()[4:] == [(b"a", True)]
+
+
 def test_where_records_cannot_be_erased_the_receipt_says_so(project):
-    """As with Apache Kafka."""
-
-    def unsupported(*_, **__):
-        raise ErasureUnsupported("this broker cannot erase single records")
-
     planned = preview(project.config, project.store, ANN)
     receipt = erase(project.config, project.store, planned, unsupported)
     assert receipt["keys_dropped"] == planned.live_keys
@@ -180,7 +219,8 @@ def test_where_records_cannot_be_erased_the_receipt_says_so(project):
         "customers-0: 2 records in plain text",
         "customers.dlq-0: 1 records in plain text",
         "records were not erased: this broker cannot erase single records",
-    ]
+    ] + [line for line in receipt["incomplete"] if "DeleteRecords before offset" in line]
+    assert len(receipt["incomplete"]) == 5
     verdict = verify_erased(project.config, project.store, ANN)
     assert not verdict.is_erased
     # The next attempt, on a broker that can, completes it.
@@ -305,4 +345,5 @@ def test_on_apache_kafka_keys_are_dropped_and_plain_records_reported(kind, reque
         "customers.dlq-0: 1 records in plain text",
     ]
     assert "cannot erase single records" in receipt["incomplete"][2]
+    assert "retention removes them some time after" in receipt["incomplete"][3]
     assert not verify_erased(kafka.config, kafka.store, ANN).is_erased

@@ -18,10 +18,11 @@ from headwater import config
 from headwater.client.writing.sending import TopicPartition
 from headwater.erasure.derived import DerivedStore, derived_stores
 from headwater.erasure.event_store import PlainEvents, erase_events, plain_events
+from headwater.erasure.other_brokers import removal_elsewhere
 from headwater.erasure.reach import groups_that_read, recorded_backups
 from headwater.erasure.searching import Found, OnSearched, marks_by_topic, search
 from headwater.erasure.subject import Subject
-from headwater.errors import EventStoreError, HeadwaterError
+from headwater.errors import ErasureUnsupported, EventStoreError, HeadwaterError
 from headwater.settings import ClientSettings
 from headwater.subjects.key_store import Erasure, KeyStore
 from headwater.subjects.receipts import signed
@@ -114,11 +115,13 @@ def erase(
     planned: Preview,
     erase_records: EraseRecords,
     *,
+    tombstones: bool = False,
     on_searched: OnSearched = lambda *_: None,
     on_erased: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, Any]:
     """Does it, and returns the signed receipt. What could not be done is in the receipt
-    (`incomplete`). After an interruption, the same call with a new preview goes on.
+    (`incomplete`). After an interruption, the same call with a new preview goes on. `tombstones`:
+    written to compacted topics of a broker that cannot erase records.
     """
     subject = planned.subject
     hashed = store.subject_hash(subject.kind, subject.id)
@@ -130,6 +133,11 @@ def erase(
         try:
             erase_records(
                 loaded.bootstrap(), loaded.client, planned.found.plain, on_progress=on_erased
+            )
+        except ErasureUnsupported as error:
+            failures.append(f"records were not erased: {error}")
+            failures += removal_elsewhere(
+                loaded.bootstrap(), loaded.client, planned.found.plain, tombstones=tombstones
             )
         except HeadwaterError as error:
             failures.append(f"records were not erased: {error}")

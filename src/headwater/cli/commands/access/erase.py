@@ -40,6 +40,11 @@ def _configure(parser: Parser) -> None:
         metavar="FILE",
         help="where the signed receipt is written (stdout with --json; else erasure-ID.json)",
     )
+    parser.add_argument(
+        "--tombstones",
+        action="store_true",
+        help="on Apache Kafka: write tombstones for keys of plain records in compacted topics",
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for a confirmation")
     broker_options(parser)
 
@@ -73,6 +78,7 @@ def _erase(args: argparse.Namespace) -> int:
             store,
             planned,
             erase_records,
+            tombstones=args.tombstones,
             on_searched=progress,
             on_erased=_SegmentNotes(quiet=not shows_progress(args)),
         )
