@@ -4,10 +4,12 @@ import importlib.util
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+import headwater as hw
 from headwater.cli.main import run
 from headwater.errors import CommandRefused
 from headwater.events import CommandHandler
@@ -92,6 +94,25 @@ def test_a_transfer_that_nobody_approves_expires_after_a_restart(bank, code, clo
         assert balances(again) == {"eva": 100, "otto": 0}
         handler = CommandHandler(again.store, code.Account, check_replay=True)
         assert handler.state("account-eva") == 100
+
+
+def test_the_asynchronous_view(spark):
+    """A pipeline over the topic that the events are published to."""
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    events = [
+        {"account": "eva", "_at": noon},  # Opened
+        {"account": "eva", "amount": 100, "_at": noon},
+        {"account": "eva", "amount": 30, "_at": noon + timedelta(hours=1)},
+        {"account": "otto", "amount": 30, "_at": noon + timedelta(hours=1)},
+        {"account": "eva", "amount": 5, "_at": noon + timedelta(days=1)},
+    ]
+    results = hw.testing.run(FILE.with_name("turnover.py"), {"outbox.event.account": events})
+    found = {(row["account"], row["day"].day): row for row in results["turnover"]}
+    assert {at: (row["movements"], row["amount"]) for at, row in found.items()} == {
+        ("eva", 1): (2, 130),
+        ("otto", 1): (1, 30),
+        ("eva", 2): (1, 5),
+    }
 
 
 def test_the_command_line(bank, capsys, tmp_path):
