@@ -1,11 +1,13 @@
 """The steps of an erasure: what they leave on the disk, and that each can be repeated."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from support.gateway.derived_store import FIELDS, DerivedStore
 from tiers import REAL_KAFKA, long
 
 from headwater import config
@@ -13,13 +15,16 @@ from headwater.client.erasing import erase_records
 from headwater.client.reading.fetching import LATEST, Fetcher
 from headwater.client.topics import NewTopic, ensure_topics
 from headwater.erasure import searching
-from headwater.erasure.erasing import erase, preview
+from headwater.erasure.erasing import erase, old_versions, preview
 from headwater.erasure.subject import Subject
 from headwater.erasure.verifying import verify_erased
 from headwater.errors import ErasureUnsupported, EventStoreRefused, EventStoreUnreachable
 from headwater.events import Event, open_store
 from headwater.events.databases.sqlite import SqliteDatabase
+from headwater.inspect.pipelines import reported_writes
+from headwater.inspect.store_lookup import store_of_write
 from headwater.inspect.subjects import personal_topics
+from headwater.pipelines.running import status
 from headwater.schemas.wire_format import framed
 from headwater.subjects.access import PersonalTopics
 from headwater.subjects.key_store import KeyStore
@@ -299,6 +304,62 @@ def test_files_of_the_event_store_are_rewritten_by_the_next_erasure(
     assert verify_erased(loaded, project.store, ANN).is_erased
     for file in tmp_path.glob("events.db*"):
         assert b"Eva" not in file.read_bytes(), file
+
+
+@pytest.fixture
+def with_store(project, tmp_path):
+    """The configuration of a project with a pipeline that decrypts, whose table is in SQLite."""
+    toml = tmp_path / "headwater.toml"
+    before = toml.read_text()
+    derived = DerivedStore(tmp_path, TOPIC)
+    derived.apply([{"id": 42, "city": "Plain Person 42", "total": None, "at": None}], 3)
+    toml.write_text(f"{before}{toml.read_text()}\ndecrypt = ['customer']\n")
+    loaded = config.load(path=str(toml), environ={})
+    shutil.copytree(tmp_path / ".headwater" / "pipelines", loaded.state_dir(), dirs_exist_ok=True)
+    return loaded
+
+
+def derived_again(loaded, held):
+    """As a rebuild: version 2 from a log without the person, and version 1 dropped."""
+    for one in held:
+        about = reported_writes(status.read(loaded.state_dir(), one.pipeline))[one.write]
+        store = store_of_write(loaded, one.pipeline, about)
+        with store.writer(2, FIELDS):
+            pass
+        store.promote(2)
+        store.drop(1)
+        store.close()
+
+
+def test_stores_that_hold_plain_text_are_rebuilt(project, with_store):
+    loaded = with_store
+    planned = preview(loaded, project.store, ANN)
+    receipt = erase(
+        loaded,
+        project.store,
+        planned,
+        erase_records,
+        rebuild=lambda held: derived_again(loaded, held[:1]),
+    )
+    assert [one["versions"] for one in receipt["derived"]] == [[1], []]
+    assert receipt["incomplete"] == []
+    assert verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).is_erased
+
+
+def test_stores_that_hold_plain_text_are_named_until_they_are_rebuilt(project, with_store):
+    loaded = with_store
+    receipt = erase(loaded, project.store, preview(loaded, project.store, ANN), erase_records)
+    (line,) = receipt["incomplete"]
+    assert line.startswith("orders/cache/orders holds plain text until `headwater pipeline rebuild")
+    left = verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).left
+    assert any("version 1 was derived before the erasure" in line for line in left)
+    assert any("orders/cache/orders, version 1: a row has one of the texts" in one for one in left)
+    seen = preview(loaded, project.store, ANN)
+    hashed = project.store.subject_hash(ANN.kind, ANN.id)
+    old = old_versions(seen, project.store.last_erasure(ANN.kind, hashed))
+    assert [(one.write, versions) for one, versions in old.items()] == [("cache/orders", [1])]
+    derived_again(loaded, old)
+    assert verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).is_erased
 
 
 def test_ids_that_json_may_write_in_several_ways_are_found(project):

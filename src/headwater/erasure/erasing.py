@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from headwater import config
 from headwater.client.writing.sending import TopicPartition
@@ -45,6 +45,9 @@ class EraseRecords(Protocol):
         *,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Any: ...
+
+
+Rebuild: TypeAlias = Callable[[Sequence[DerivedStore]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +119,14 @@ def erase(
     erase_records: EraseRecords,
     *,
     tombstones: bool = False,
+    rebuild: Rebuild | None = None,
     on_searched: OnSearched = lambda *_: None,
     on_erased: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, Any]:
     """Does it, and returns the signed receipt. What could not be done is in the receipt
     (`incomplete`). After an interruption, the same call with a new preview goes on. `tombstones`:
-    written to compacted topics of a broker that cannot erase records.
+    written to compacted topics of a broker that cannot erase records. `rebuild` gets the stores
+    that hold plain text, once the log has none.
     """
     subject = planned.subject
     hashed = store.subject_hash(subject.kind, subject.id)
@@ -146,12 +151,18 @@ def erase(
         snapshots = erase_events(loaded, marks, subject, planned.plain_events)
     except EventStoreError as error:
         failures.append(f"events were not erased: {error}")
+    held = [one for one in planned.derived if _holds_plain_text(one, erasure)]
+    if rebuild is not None and held and not failures:
+        try:
+            rebuild(held)
+        except HeadwaterError as error:
+            failures.append(f"stores were not rebuilt: {error}")
     # Whatever a writer had in flight when the keys were dropped is found now.
     after = preview(loaded, store, subject, on_searched)
     receipt = signed(
         {
             "id": erasure.id,
-            **_content(store, after, erasure, failures),
+            **_content(store, planned, after, erasure, failures),
             "snapshots_deleted": snapshots,
         },
         store.signing_key(),
@@ -170,11 +181,17 @@ def _counts(seen: Preview) -> dict[str, int]:
 
 
 def _content(
-    store: KeyStore, after: Preview, erasure: Erasure, failures: Sequence[str]
+    store: KeyStore, planned: Preview, after: Preview, erasure: Erasure, failures: Sequence[str]
 ) -> dict[str, Any]:
+    before = {(one.pipeline, one.write): {*one.versions} for one in planned.derived}
     left = _counts(after)
     erased = {place: count - left.get(place, 0) for place, count in erasure.records.items()}
-    held = [one for one in after.derived if _holds_plain_text(one, erasure)]
+    held = [
+        one
+        for one in after.derived
+        if _holds_plain_text(one, erasure)
+        and (one.error or before.get((one.pipeline, one.write), {*one.versions}) & {*one.versions})
+    ]
     return {
         "subject": {"kind": erasure.kind, "hash": erasure.subject.hex()},
         "key_store": store.id,
@@ -191,7 +208,8 @@ def _content(
             if place.startswith(_EVENTS)
         },
         "topics_searched": after.found.topics,
-        "derived": [one.as_json() for one in after.derived],
+        # As they were when the erasure began: later versions are derived from a log without it.
+        "derived": [one.as_json() for one in planned.derived],
         "incomplete": [
             *(
                 f"{place}: {count} {'events' if place.startswith(_EVENTS) else 'records'}"
@@ -204,8 +222,8 @@ def _content(
                 for topic, count in after.found.not_searched.items()
             ),
             *(
-                f"{one.write} holds plain text until `headwater pipeline rebuild {one.pipeline}`"
-                f" and `headwater pipeline promote {one.pipeline} --drop`"
+                f"{one.pipeline}/{one.write} holds plain text until `headwater pipeline rebuild"
+                f" {one.pipeline} --promote --drop`"
                 for one in held
             ),
         ],
@@ -225,6 +243,22 @@ def _content(
 def _holds_plain_text(store: DerivedStore, erasure: Erasure) -> bool:
     """It was derived in plain text: by decryption, or from records that were never encrypted."""
     return store.is_decrypted or bool(erasure.records)
+
+
+def old_versions(seen: Preview, erasure: Erasure | None) -> dict[DerivedStore, list[int]]:
+    """Of stores that hold plain text: the versions that were derived before this erasure."""
+    if erasure is None:
+        return {}
+    then = {
+        (one["pipeline"], one["write"]): {*one["versions"]}
+        for one in (erasure.receipt or {}).get("derived", [])
+    }
+    found = {
+        one: sorted({*one.versions} & then.get((one.pipeline, one.write), set()))
+        for one in seen.derived
+        if _holds_plain_text(one, erasure)
+    }
+    return {one: versions for one, versions in found.items() if versions}
 
 
 def _text(at_ms: int) -> str:

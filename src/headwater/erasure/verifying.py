@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwater import config
-from headwater.erasure.erasing import preview
+from headwater.erasure.erasing import old_versions, preview
 from headwater.erasure.searching import OnSearched
 from headwater.erasure.subject import Subject
 from headwater.erasure.texts import TextSearch, search_texts
@@ -60,20 +60,17 @@ def verify_erased(
         left.append("event store: its files are not rewritten yet; `headwater erase` does it")
     if seen.interrupted is not None:
         left.append("its erasure is not complete; `headwater erase` continues it")
-    before = _versions_then(erasure.receipt if erasure else None)
     had_plain_text = erasure is not None and bool(erasure.records)
-    for one in seen.derived:
-        if not one.is_decrypted and not had_plain_text:
-            continue
-        name = f"{one.pipeline}/{one.write}"
-        if one.error is not None:
-            left.append(f"{name} cannot be read: {one.error}")
-        elif old := [number for number in one.versions if number in before.get(name, ())]:
-            left.append(
-                f"{name}: version {', '.join(map(str, old))} was derived before the erasure;"
-                f" `headwater pipeline rebuild {one.pipeline}` and `headwater pipeline promote"
-                f" {one.pipeline} --drop` replace it"
-            )
+    left += [
+        f"{one.pipeline}/{one.write} cannot be read: {one.error}"
+        for one in seen.derived
+        if one.error is not None and (one.is_decrypted or had_plain_text)
+    ]
+    left += [
+        f"{one.pipeline}/{one.write}: version {', '.join(map(str, versions))} was derived before"
+        f" the erasure; `headwater pipeline rebuild {one.pipeline} --promote --drop` replaces it"
+        for one, versions in old_versions(seen, erasure).items()
+    ]
     of_texts = search_texts(loaded, texts) if texts else TextSearch()
     left += of_texts.left
     searched = {
@@ -86,10 +83,3 @@ def verify_erased(
         "unreadable_records": seen.found.encrypted,
     }
     return ErasureVerdict(subject, left, searched)
-
-
-def _versions_then(receipt: Any) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{one['pipeline']}/{one['write']}": tuple(one["versions"])
-        for one in (receipt or {}).get("derived", [])
-    }

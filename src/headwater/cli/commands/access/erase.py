@@ -6,18 +6,21 @@ it under `incomplete`).
 
 import argparse
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from headwater import config
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.commands.log.topic import confirmed
 from headwater.cli.erasure import SearchProgress, open_key_store, subject_of
 from headwater.cli.parser import Command, Parser
 from headwater.client.erasing import erase_records
-from headwater.erasure.erasing import Preview, erase, preview
+from headwater.erasure.derived import DerivedStore
+from headwater.erasure.erasing import Preview, erase, old_versions, preview
 from headwater.erasure.verifying import verify_erased
 from headwater.errors import UsageError
 from headwater.inspect.captures import connected
@@ -45,6 +48,11 @@ def _configure(parser: Parser) -> None:
         action="store_true",
         help="on Apache Kafka: write tombstones for keys of plain records in compacted topics",
     )
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="derive stores that hold plain text again, and remove their versions of before",
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for a confirmation")
     broker_options(parser)
 
@@ -66,6 +74,8 @@ def _erase(args: argparse.Namespace) -> int:
             last = store.last_erasure(subject.kind, hashed)
             if not args.json:
                 say(f"{subject} was erased at {_time(planned.erased_ms)}; nothing has come since")
+            if args.rebuild and (held := old_versions(planned, last)):
+                _rebuild(args, loaded, [*held])
             _finish(args, dict(last.receipt or {}) if last else {})
             is_erased = verify_erased(loaded, store, subject).is_erased  # stores may be rebuilt
             return 0 if is_erased else 3
@@ -79,6 +89,7 @@ def _erase(args: argparse.Namespace) -> int:
             planned,
             erase_records,
             tombstones=args.tombstones,
+            rebuild=(lambda held: _rebuild(args, loaded, held)) if args.rebuild else None,
             on_searched=progress,
             on_erased=_SegmentNotes(quiet=not shows_progress(args)),
         )
@@ -86,6 +97,17 @@ def _erase(args: argparse.Namespace) -> int:
     finally:
         progress.close()
         store.close()
+
+
+def _rebuild(args: argparse.Namespace, loaded: config.Config, held: Sequence[DerivedStore]) -> None:
+    from headwater.cli.pipelines.rebuild import rebuild_stores
+
+    if shows_progress(args):
+        note("starting Spark …")
+    stores: dict[str, dict[str, tuple[int, ...]]] = {}
+    for one in held:
+        stores.setdefault(one.pipeline, {})[one.write] = one.versions
+    rebuild_stores(loaded, stores, quiet=not shows_progress(args))
 
 
 class _SegmentNotes:
