@@ -346,6 +346,20 @@ def test_stores_that_hold_plain_text_are_rebuilt(project, with_store):
     assert verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).is_erased
 
 
+def test_late_and_refused_rows_of_pipelines_are_erased(project, with_store):
+    """Also those of no topic that the settings name."""
+    for topic in ("orders.late", "orders.dlq"):
+        row = json.dumps({"id": 42, "name": f"Plain in {topic}", "total": 5}).encode()
+        project.write(topic, row, json.dumps({"id": 43, "name": "Bob"}).encode())
+    planned = preview(with_store, project.store, ANN)
+    assert planned.found.missing == []
+    assert planned.found.unused == {}
+    receipt = erase(with_store, project.store, planned, erase_records)
+    assert receipt["records_erased"]["orders.late-0"] == 1
+    assert receipt["records_erased"]["orders.dlq-0"] == 1
+    assert not project.files_with(b"Plain in orders")
+
+
 def test_stores_that_hold_plain_text_are_named_until_they_are_rebuilt(project, with_store):
     loaded = with_store
     receipt = erase(loaded, project.store, preview(loaded, project.store, ANN), erase_records)

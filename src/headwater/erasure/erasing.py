@@ -95,9 +95,10 @@ def preview(
     """Changes nothing."""
     hashed = store.subject_hash(subject.kind, subject.id)
     key_ids = store.key_ids(subject.kind, hashed)
-    marks = marks_by_topic(loaded.subject_kinds[subject.kind])
+    kind = loaded.subject_kinds[subject.kind]
+    marks = marks_by_topic(loaded, kind)
     bootstrap, login = loaded.bootstrap(), loaded.client
-    found = search(bootstrap, login, marks, subject, key_ids, on_searched)
+    found = search(bootstrap, login, marks, kind.topics, subject, key_ids, on_searched)
     last = store.last_erasure(subject.kind, hashed)
     return Preview(
         subject,
@@ -130,7 +131,7 @@ def erase(
     """
     subject = planned.subject
     hashed = store.subject_hash(subject.kind, subject.id)
-    marks = marks_by_topic(loaded.subject_kinds[subject.kind])
+    marks = marks_by_topic(loaded, loaded.subject_kinds[subject.kind])
     counts = _counts(planned)
     erasure, _ = store.begin_erasure(subject.kind, hashed, counts)
     failures: list[str] = []

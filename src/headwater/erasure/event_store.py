@@ -44,22 +44,26 @@ class PlainEvents:
 
 
 def plain_events(
-    loaded: config.Config, marks: Mapping[str, Marked], subject: Subject
+    loaded: config.Config, marks: Mapping[str, Sequence[Marked]], subject: Subject
 ) -> PlainEvents:
     found: dict[str, list[int]] = {}
     categories = _categories(loaded, marks)
     if not categories:
         return PlainEvents()
     with _opened(loaded) as store:
-        for category, mark in categories.items():
+        for category, of_category in categories.items():
             for event in store.read(category=category):
-                if plain_fields(event.json.encode(), mark, subject.id):
+                value = event.json.encode()
+                if any(plain_fields(value, mark, subject.id) for mark in of_category):
                     found.setdefault(event.stream, []).append(event.position)
         return PlainEvents(found, is_rewriting(store), is_searched=True)
 
 
 def erase_events(
-    loaded: config.Config, marks: Mapping[str, Marked], subject: Subject, found: PlainEvents
+    loaded: config.Config,
+    marks: Mapping[str, Sequence[Marked]],
+    subject: Subject,
+    found: PlainEvents,
 ) -> int:
     """Replaces what these events have of the subject, deletes all snapshots, and rewrites the files
     if there was any of both. Returns the number of snapshots. It can be repeated. The keys of the
@@ -90,12 +94,14 @@ def erase_events(
     return int(snapshots)
 
 
-def _categories(loaded: config.Config, marks: Mapping[str, Marked]) -> dict[str, Marked]:
+def _categories(
+    loaded: config.Config, marks: Mapping[str, Sequence[Marked]]
+) -> dict[str, Sequence[Marked]]:
     if loaded.events.store is None:
         return {}
     return {
-        topic.removeprefix(TOPICS): mark
-        for topic, mark in marks.items()
+        topic.removeprefix(TOPICS): of_topic
+        for topic, of_topic in marks.items()
         if topic.startswith(TOPICS) and not topic.endswith(".dlq")
     }
 

@@ -81,9 +81,14 @@ class EventDatabase(Protocol):
     """Where a store is."""
 
     shown: str  # its address without a password
-    # Statements that let events be changed until the end of a transaction, and that end it.
-    unlocking: Sequence[str]
-    locking: Sequence[str]
+
+    @property
+    def unlocking(self) -> Sequence[str]:
+        """Statements that let events be changed, until those of `locking` or a rollback."""
+        ...
+
+    @property
+    def locking(self) -> Sequence[str]: ...
 
     def connect(self) -> Session: ...
 
