@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headwater import config
+from headwater.erasure.searching import needles_of
 from headwater.erasure.subject import Subject
 from headwater.events import open_store
 from headwater.events.erasing import (
@@ -50,11 +51,14 @@ def plain_events(
     categories = _categories(loaded, marks)
     if not categories:
         return PlainEvents()
+    (needle, *_) = needles_of(subject, ())
     with _opened(loaded) as store:
         for category, of_category in categories.items():
             for event in store.read(category=category):
                 value = event.json.encode()
-                if any(plain_fields(value, mark, subject.id) for mark in of_category):
+                if needle in value and any(
+                    plain_fields(value, mark, subject.id) for mark in of_category
+                ):
                     found.setdefault(event.stream, []).append(event.position)
         return PlainEvents(found, is_rewriting(store), is_searched=True)
 

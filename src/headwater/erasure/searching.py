@@ -96,7 +96,7 @@ def search(
         for (topic, partition), (start, end) in ranges.items():
             fields = [name for mark in marks[topic] for name in mark.fields]
             seen = _SeenFields(fields if topic in named else ())
-            needles = _needles(subject, key_ids)
+            needles = needles_of(subject, key_ids)
             for count, values in _values(fetcher, topic, partition, start, end, needles, seen):
                 found.records += count
                 on_searched(found.records, total)
@@ -199,7 +199,7 @@ def _framed(batch: "pa.RecordBatch") -> list[bytes]:
     return framed
 
 
-def _needles(subject: Subject, key_ids: Collection[str]) -> Sequence[bytes]:
+def needles_of(subject: Subject, key_ids: Collection[str]) -> Sequence[bytes]:
     """One of them stands in every value that concerns the subject. An id that JSON may write in
     several ways is in none for certain, so every value is looked into.
     """
