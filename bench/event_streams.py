@@ -117,8 +117,33 @@ def latencies(store: EventStore, streams: int) -> dict[str, float]:
         "list the streams of a small category": median_ms(
             lambda _: store.streams(category="zebra"), 5
         ),
+        **subscriptions(store, name_of(numbers[1] + 1)),
         "stats, for the first time": median_ms(lambda _: store.stats(), 1),
         "stats": median_ms(lambda _: store.stats(), 5),
+    }
+
+
+def subscriptions(store: EventStore, stream: str) -> dict[str, float]:
+    """An append as a subscription at the end sees it; and how long others take to catch up."""
+    with store.subscribe(after=store.head()) as following:
+        following.next_batch(0.5)
+
+        def seen(repeat: int) -> None:
+            store.append(f"zebra-{repeat}", [event_of(repeat, 1)])
+            assert len(following.next_batch(60)) == 1
+
+        append_and_see_ms = median_ms(seen, 20)
+
+    def caught_up(count: int, **selection: Any) -> float:
+        with store.subscribe(**selection) as subscription:
+            return median_ms(lambda _: subscription.next_batch(60, count), 1)
+
+    return {
+        "append, until a subscription has it": append_and_see_ms,
+        "subscribe to a stream": caught_up(10, stream=stream),
+        "subscribe to all, first 100,000 events": caught_up(100_000),
+        "subscribe to a category, first 100,000": caught_up(100_000, category="user"),
+        "subscribe to a tag": caught_up(10, tags=["owner:1"]),
     }
 
 

@@ -1,22 +1,30 @@
 """The steps of an erasure: what they leave on the disk, and that each can be repeated."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from support.gateway.derived_store import FIELDS, DerivedStore
 from tiers import REAL_KAFKA, long
 
 from headwater import config
 from headwater.client.erasing import erase_records
+from headwater.client.reading.fetching import LATEST, Fetcher
+from headwater.client.topics import NewTopic, ensure_topics
 from headwater.erasure import searching
-from headwater.erasure.erasing import erase, preview
+from headwater.erasure.erasing import erase, old_versions, preview
 from headwater.erasure.subject import Subject
 from headwater.erasure.verifying import verify_erased
-from headwater.errors import ErasureUnsupported
+from headwater.errors import ErasureUnsupported, EventStoreRefused, EventStoreUnreachable
 from headwater.events import Event, open_store
+from headwater.events.databases.sqlite import SqliteDatabase
+from headwater.inspect.pipelines import reported_writes
+from headwater.inspect.store_lookup import store_of_write
 from headwater.inspect.subjects import personal_topics
+from headwater.pipelines.running import status
 from headwater.schemas.wire_format import framed
 from headwater.subjects.access import PersonalTopics
 from headwater.subjects.key_store import KeyStore
@@ -165,12 +173,49 @@ def test_an_erasure_that_ends_at_any_step_is_continued_by_the_next(project, monk
     assert verify_erased(project.config, store, ANN, ["Plain Person 42"]).is_erased
 
 
+def unsupported(*_, **__):
+    """As Apache Kafka."""
+    raise ErasureUnsupported("this broker cannot erase single records")
+
+
+def test_tombstones_for_plain_records_of_compacted_topics(project):
+    """Only for keys whose last record is a plain one of the person."""
+    bootstrap = project.config.bootstrap()
+    topic = NewTopic("compacted", configs={"cleanup.policy": "compact"})
+    ensure_topics(bootstrap, project.config.client, [topic])
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, value in (
+        ("a", {"id": 42, "name": "Plain A"}),
+        ("b", {"id": 42, "name": "Plain B"}),
+        ("b", {"id": 42, "name": None}),
+        ("c", {"id": 43, "name": "Plain C"}),
+    ):
+        producer.produce("compacted", key=key, value=json.dumps(value))
+    assert producer.flush(60) == 0
+    toml = project.config.base / "headwater.toml"
+    toml.write_text(toml.read_text().replace("customers = {", "compacted = {"))
+    loaded = config.load(path=str(toml), environ={})
+
+    def erased(**options):
+        planned = preview(loaded, project.store, ANN)
+        receipt = erase(loaded, project.store, planned, unsupported, **options)
+        return next(line for line in receipt["incomplete"] if line.startswith("compacted-0: ")
+                    and "records in" not in line)  # fmt: skip
+
+    def records():
+        with Fetcher(bootstrap, project.config.client) as fetcher:
+            end = fetcher.offsets([("compacted", 0)], LATEST)["compacted", 0]
+            found = fetcher.records("compacted", 0, 0, end)
+            return [(one.key, one.value is None) for one in found]
+
+    assert "a tombstone is missing for 1 of its keys" in erased()
+    assert len(records()) == 4
+    for _ in range(2):  # the second time there is nothing to write
+        assert "compaction removes the records" in erased(tombstones=True)
+        assert records()[4:] == [(b"a", True)]
+
+
 def test_where_records_cannot_be_erased_the_receipt_says_so(project):
-    """As with Apache Kafka."""
-
-    def unsupported(*_, **__):
-        raise ErasureUnsupported("this broker cannot erase single records")
-
     planned = preview(project.config, project.store, ANN)
     receipt = erase(project.config, project.store, planned, unsupported)
     assert receipt["keys_dropped"] == planned.live_keys
@@ -179,7 +224,8 @@ def test_where_records_cannot_be_erased_the_receipt_says_so(project):
         "customers-0: 2 records in plain text",
         "customers.dlq-0: 1 records in plain text",
         "records were not erased: this broker cannot erase single records",
-    ]
+    ] + [line for line in receipt["incomplete"] if "DeleteRecords before offset" in line]
+    assert len(receipt["incomplete"]) == 5
     verdict = verify_erased(project.config, project.store, ANN)
     assert not verdict.is_erased
     # The next attempt, on a broker that can, completes it.
@@ -189,7 +235,11 @@ def test_where_records_cannot_be_erased_the_receipt_says_so(project):
     assert receipt["incomplete"] == []
 
 
-def test_events_in_plain_text_are_reported_and_snapshots_deleted(project, tmp_path):
+@pytest.fixture
+def with_events(project, tmp_path):
+    """The configuration of a project with an event store, which has an event in plain text, an
+    encrypted one, and a snapshot.
+    """
     url = f"sqlite:///{tmp_path}/events.db"
     text = (tmp_path / "headwater.toml").read_text()
     topics = '"outbox.event.account" = { id = "owner", personal = ["name"] }, customers ='
@@ -197,21 +247,133 @@ def test_events_in_plain_text_are_reported_and_snapshots_deleted(project, tmp_pa
     (tmp_path / "headwater.toml").write_text(f'{text}[events]\nstore = "{url}"\n')
     loaded = config.load(path=str(tmp_path / "headwater.toml"), environ={})
     with open_store(url) as events:
-        events.append("account-1", [Event("Opened", {"owner": "42", "name": "Eva Plain"})])
+        for owner, name in (("42", "Eva Plain"), ("43", "Bob Plain")):
+            events.append(f"account-{owner}", [Event("Opened", {"owner": owner, "name": name})])
     with open_store(url, personal=personal_topics(loaded)) as events:
         events.append("account-2", [Event("Opened", {"owner": "42", "name": "Eva Sealed"})])
         with events.transaction() as transaction:
             transaction.run(
-                "INSERT INTO headwater_snapshots SELECT 'account-2', 'account', 1, 1, '\"Eva\"'"
+                "INSERT INTO headwater_snapshots"
+                " SELECT 'account-2', 'account', 1, 1, '\"Eva Snapshot\"'"
             )
+    return loaded
+
+
+def names_of_events(loaded):
+    with open_store(loaded.events.store.reveal(), personal=personal_topics(loaded)) as events:
+        return [event.data["name"] for event in events.read()]
+
+
+def test_events_in_plain_text_are_erased_and_snapshots_deleted(project, with_events, tmp_path):
+    loaded = with_events
     planned = preview(loaded, project.store, ANN)
-    assert planned.plain_events == {"account-1": 1}
+    assert planned.plain_events.counts() == {"account-42": 1}
     receipt = erase(loaded, project.store, planned, erase_records)
-    assert receipt["incomplete"] == ["event store, account-1: 1 events in plain text"]
+    assert receipt["incomplete"] == []
+    assert receipt["events_erased"] == {"account-42": 1}
     assert receipt["snapshots_deleted"] == 1
-    with open_store(url, personal=personal_topics(loaded)) as events:
-        assert [event.data["name"] for event in events.read()] == ["Eva Plain", None]
-    assert verify_erased(loaded, project.store, ANN).left == receipt["incomplete"]
+    assert names_of_events(loaded) == [None, "Bob Plain", None]
+    for file in tmp_path.glob("events.db*"):
+        assert b"Eva" not in file.read_bytes(), file
+    assert verify_erased(loaded, project.store, ANN).is_erased
+    # Events are refused to change as before.
+    with open_store(loaded.events.store.reveal()) as events, pytest.raises(EventStoreRefused):
+        events.run("UPDATE headwater_events SET payload = '{}' WHERE position = 2")
+
+
+def test_files_of_the_event_store_are_rewritten_by_the_next_erasure(
+    project, with_events, tmp_path, monkeypatch
+):
+    """The first one ended between the transaction and the rewriting."""
+    loaded = with_events
+
+    def fails(_):
+        raise EventStoreUnreachable("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteDatabase, "rewrite", fails)
+        planned = preview(loaded, project.store, ANN)
+        receipt = erase(loaded, project.store, planned, erase_records)
+    assert receipt["incomplete"] == ["events were not erased: the disk is full"]
+    assert not verify_erased(loaded, project.store, ANN).is_erased
+    again = preview(loaded, project.store, ANN)
+    assert not again.is_done
+    receipt = erase(loaded, project.store, again, erase_records)
+    assert receipt["incomplete"] == []
+    assert receipt["events_erased"] == {"account-42": 1}
+    assert verify_erased(loaded, project.store, ANN).is_erased
+    for file in tmp_path.glob("events.db*"):
+        assert b"Eva" not in file.read_bytes(), file
+
+
+@pytest.fixture
+def with_store(project, tmp_path):
+    """The configuration of a project with a pipeline that decrypts, whose table is in SQLite."""
+    toml = tmp_path / "headwater.toml"
+    before = toml.read_text()
+    derived = DerivedStore(tmp_path, TOPIC)
+    derived.apply([{"id": 42, "city": "Plain Person 42", "total": None, "at": None}], 3)
+    toml.write_text(f"{before}{toml.read_text()}\ndecrypt = ['customer']\n")
+    loaded = config.load(path=str(toml), environ={})
+    shutil.copytree(tmp_path / ".headwater" / "pipelines", loaded.state_dir(), dirs_exist_ok=True)
+    return loaded
+
+
+def derived_again(loaded, held):
+    """As a rebuild: version 2 from a log without the person, and version 1 dropped."""
+    for one in held:
+        about = reported_writes(status.read(loaded.state_dir(), one.pipeline))[one.write]
+        store = store_of_write(loaded, one.pipeline, about)
+        with store.writer(2, FIELDS):
+            pass
+        store.promote(2)
+        store.drop(1)
+        store.close()
+
+
+def test_stores_that_hold_plain_text_are_rebuilt(project, with_store):
+    loaded = with_store
+    planned = preview(loaded, project.store, ANN)
+    receipt = erase(
+        loaded,
+        project.store,
+        planned,
+        erase_records,
+        rebuild=lambda held: derived_again(loaded, held[:1]),
+    )
+    assert [one["versions"] for one in receipt["derived"]] == [[1], []]
+    assert receipt["incomplete"] == []
+    assert verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).is_erased
+
+
+def test_late_and_refused_rows_of_pipelines_are_erased(project, with_store):
+    """Also those of no topic that the settings name."""
+    for topic in ("orders.late", "orders.dlq"):
+        row = json.dumps({"id": 42, "name": f"Plain in {topic}", "total": 5}).encode()
+        project.write(topic, row, json.dumps({"id": 43, "name": "Bob"}).encode())
+    planned = preview(with_store, project.store, ANN)
+    assert planned.found.missing == []
+    assert planned.found.unused == {}
+    receipt = erase(with_store, project.store, planned, erase_records)
+    assert receipt["records_erased"]["orders.late-0"] == 1
+    assert receipt["records_erased"]["orders.dlq-0"] == 1
+    assert not project.files_with(b"Plain in orders")
+
+
+def test_stores_that_hold_plain_text_are_named_until_they_are_rebuilt(project, with_store):
+    loaded = with_store
+    receipt = erase(loaded, project.store, preview(loaded, project.store, ANN), erase_records)
+    (line,) = receipt["incomplete"]
+    assert line.startswith("orders/cache/orders holds plain text until `headwater pipeline rebuild")
+    left = verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).left
+    assert any("version 1 was derived before the erasure" in line for line in left)
+    assert any("orders/cache/orders, version 1: a row has one of the texts" in one for one in left)
+    seen = preview(loaded, project.store, ANN)
+    hashed = project.store.subject_hash(ANN.kind, ANN.id)
+    old = old_versions(seen, project.store.last_erasure(ANN.kind, hashed))
+    assert [(one.write, versions) for one, versions in old.items()] == [("cache/orders", [1])]
+    derived_again(loaded, old)
+    assert verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).is_erased
 
 
 def test_ids_that_json_may_write_in_several_ways_are_found(project):
@@ -258,4 +420,5 @@ def test_on_apache_kafka_keys_are_dropped_and_plain_records_reported(kind, reque
         "customers.dlq-0: 1 records in plain text",
     ]
     assert "cannot erase single records" in receipt["incomplete"][2]
+    assert "retention removes them some time after" in receipt["incomplete"][3]
     assert not verify_erased(kafka.config, kafka.store, ANN).is_erased

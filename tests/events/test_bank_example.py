@@ -4,10 +4,12 @@ import importlib.util
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+import headwater as hw
 from headwater.cli.main import run
 from headwater.errors import CommandRefused
 from headwater.events import CommandHandler
@@ -94,6 +96,25 @@ def test_a_transfer_that_nobody_approves_expires_after_a_restart(bank, code, clo
         assert handler.state("account-eva") == 100
 
 
+def test_the_asynchronous_view(spark):
+    """A pipeline over the topic that the events are published to."""
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    events = [
+        {"account": "eva", "_at": noon},  # Opened
+        {"account": "eva", "amount": 100, "_at": noon},
+        {"account": "eva", "amount": 30, "_at": noon + timedelta(hours=1)},
+        {"account": "otto", "amount": 30, "_at": noon + timedelta(hours=1)},
+        {"account": "eva", "amount": 5, "_at": noon + timedelta(days=1)},
+    ]
+    results = hw.testing.run(FILE.with_name("turnover.py"), {"outbox.event.account": events})
+    found = {(row["account"], row["day"].day): row for row in results["turnover"]}
+    assert {at: (row["movements"], row["amount"]) for at, row in found.items()} == {
+        ("eva", 1): (2, 130),
+        ("otto", 1): (1, 30),
+        ("eva", 2): (1, 5),
+    }
+
+
 def test_the_command_line(bank, capsys, tmp_path):
     store = ["--store", f"sqlite:///{tmp_path}/bank.db"]
 
@@ -123,6 +144,68 @@ def test_the_command_line(bank, capsys, tmp_path):
     assert not (tmp_path / "absent.db").exists()
     for wrong in (["replay", "a-1", "--decider", "nope"], ["read", "-f", "--limit", "1"]):
         assert run(["events", *wrong, *store]) == 2
+
+
+BAD_INPUT = """
+import random
+from dataclasses import dataclass
+from headwater.events import EventTypes
+
+types = EventTypes()
+
+
+@types.register
+@dataclass(frozen=True)
+class Counted:
+    by: int
+
+
+class Counter:
+    stream = decide = None
+
+    def initial(self):
+        return 0
+
+    def evolve(self, count, event):
+        return count + 100 // event.by
+
+
+class Dice(Counter):
+    def evolve(self, count, event):
+        return random.random()
+
+
+for rules in (Counter, Dice):
+    rules.stream = rules.decide = lambda *_: []
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["append", "count-1", "Conted", '{"by": 1}'], 1, "did you mean Counted?"),
+        (["append", "count-1", "Counted", '{"by": "x"}'], 1, "Expected `int`, got `str`"),
+        (["append", "count-1", "Counted", "{"], 2, "no JSON"),
+        (["append", "count-1", "Counted", '{"by": 1}', "--expected", "7"], 1, "at version 2"),
+        (["append", "count-1", "Counted", '{"by": 1}', "--expected", "one"], 2, "none or any"),
+        (["read", "count-7"], 0, "there is no stream count-7"),
+        (["replay", "count-1"], 1, "Counted at position 2: integer division"),
+        (["replay", "count-1", "--decider", "bad.py:Dice", "--check"], 1, "two replays of Dice"),
+        (["replay", "count-1", "--decider", "bad.py:Diec"], 2, "did you mean bad.py:Dice?"),
+        (["replay", "other-1"], 2, "which decider folds other-1?"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, monkeypatch, capsys, arguments, code, said):
+    """Types of a category's decider hold for the command line, too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.py").write_text(BAD_INPUT)
+    (tmp_path / "headwater.toml").write_text(
+        '[events]\nstore = "sqlite:///e.db"\n[events.deciders]\ncount = "bad.py:Counter"\n'
+    )
+    for by in (5, 0):
+        assert run(["events", "append", "count-1", "Counted", f'{{"by": {by}}}']) == 0
+    assert run(["events", *arguments]) == code
+    assert said in capsys.readouterr().err
 
 
 def test_a_stream_is_followed(bank, code, tmp_path):

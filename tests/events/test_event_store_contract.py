@@ -29,6 +29,7 @@ from headwater.events import (
     open_async_store,
     open_store,
 )
+from headwater.events.erasing import is_rewriting, replace_payloads, rewrite_files
 from headwater.testing import FakeClock
 
 
@@ -411,6 +412,21 @@ def test_a_restarted_server_is_connected_to_again(postgres):
         assert seen == ["B", "B", "C"]
 
 
+@pytest.mark.parametrize(
+    "of_another_session", ["DEALLOCATE ALL", "PREPARE headwater_0 AS SELECT 1"]
+)
+def test_a_pooler_that_mixes_sessions_is_borne(postgres, of_another_session):
+    """Prepared statements of ours may be missing there, or be another session's."""
+    with open_store(postgres.url) as store:
+        if of_another_session == "DEALLOCATE ALL":
+            store.append("account-1", events("A"))
+        store.query(of_another_session)  # on the connection that the next append takes
+        before = store.head()
+        for name in "BCD":
+            store.append("account-1", events(name))
+        assert store.head() == before + 3
+
+
 def test_a_server_that_is_gone_is_unreachable(postgres_server):
     server = type(postgres_server)()  # one of its own, to stop it
     try:
@@ -425,3 +441,50 @@ def test_a_server_that_is_gone_is_unreachable(postgres_server):
         store.close()
     finally:
         server.remove()
+
+
+def test_contents_are_replaced_for_an_erasure_only(store):
+    """Position, version, id and tags stay; then the store refuses changes again."""
+    first = store.append("account-1", [Event("Opened", {"name": "Eva"}, tags=["a"])], expected=0)
+    store.append("account-1", [Event("Opened", {"name": 'Bob "B" \\'})])
+    before = list(store.read())
+    replace_payloads(store, {first.first_position: '{"name": null}'})
+    assert is_rewriting(store)
+    rewrite_files(store)
+    assert not is_rewriting(store)
+    after = list(store.read())
+    assert [event.data for event in after] == [{"name": None}, {"name": 'Bob "B" \\'}]
+    assert [event.id for event in after] == [event.id for event in before]
+    assert [event.position for event in store.read(tags=["a"])] == [first.first_position]
+    with pytest.raises(EventStoreRefused, match="immutable"):
+        store.run("UPDATE headwater_events SET payload = '{}'")
+    assert store.append("account-1", [Event("Closed")], expected=2).version == 3
+
+
+def test_a_repeated_append_is_recognised_in_every_way(store):
+    """Whether nothing else stops it, its version is outdated, or only some of its ids exist."""
+    events = [Event("A"), Event("B")]
+    first = store.append("account-1", events, expected=NO_STREAM)
+    for expected in (ANY, NO_STREAM):
+        again = store.append("account-1", events, expected=expected)
+        assert (again.is_duplicate, again.first_position) == (True, first.first_position)
+    for expected in (ANY, NO_STREAM, 2):
+        with pytest.raises(EventRefused, match="ids of events are used already"):
+            store.append("account-1", [events[1], Event("C")], expected=expected)
+    assert store.head() == 2
+    with store.transaction() as transaction:
+        assert transaction.append("account-1", events).is_duplicate
+
+
+def test_texts_of_any_kind_come_back_from_batches(store):
+    """A batch is written another way than a single event."""
+    texts = ['"', "\\", "{a,b}", "NULL", "", "\n\t\r", "🏦é", "'; --", "$1 %s ?"]
+    events = [
+        Event("T", text, tags=[text] if text.isprintable() and text else (), metadata={"t": text})
+        for text in texts
+    ]
+    store.append("account-1", events)
+    read = list(store.read(stream="account-1"))
+    assert [(event.data, event.metadata["t"]) for event in read] == [(t, t) for t in texts]
+    assert [event.position for event in store.read(tags=["{a,b}"])] == [3]
+    assert [event.tags for event in read] == [tuple(event.tags) for event in events]

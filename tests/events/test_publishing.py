@@ -5,7 +5,10 @@ import threading
 import pytest
 from support.capture.capture_harness import read, running
 
+from headwater.client.cluster import Cluster
+from headwater.client.topics import topic_configs
 from headwater.events import Event, StreamWrite, open_store
+from headwater.settings import BrokerSettings, ClientSettings
 from headwater.testing import InProcessBroker
 
 
@@ -93,3 +96,18 @@ def test_compaction_of_the_topics_of_events_is_refused(bootstrap, tmp_path):
         capture.wait_until(lambda: table in capture.stored().tables, "the stored refusal")
         assert "are not to be compacted" in capture.stored().tables[table].failed.what
     assert read(bootstrap, "outbox.event.account") == []
+
+
+def test_topics_of_events_are_archived_where_there_is_an_archive(tmp_path):
+    settings = BrokerSettings(listen="127.0.0.1:0", archive=f"file://{tmp_path}/archive")
+    url, table = f"sqlite:///{tmp_path}/events.db", "main.headwater_events"
+    with open_store(url) as store:
+        store.append("account-1", [Event("Opened")])
+    with InProcessBroker.serving(str(tmp_path / "data"), settings) as broker:
+        with running(broker.bootstrap, url, "bank", tables=(table,), outbox=table) as capture:
+            capture.wait_until(lambda: read(broker.bootstrap, "outbox.event.account"), "the event")
+        cluster = Cluster(broker.bootstrap, ClientSettings())
+        configs = topic_configs(cluster, "outbox.event.account")
+        cluster.close()
+    assert configs["remote.storage.enable"] == "true"
+    assert configs["retention.ms"] == "-1"

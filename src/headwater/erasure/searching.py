@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from headwater import extras
+from headwater import config, extras
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.client.writing.sending import TopicPartition
 from headwater.erasure.subject import Subject
+from headwater.inspect.pipelines import reported_writes
+from headwater.pipelines.running import status
 from headwater.schemas.wire_format import MAGIC_AND_ID_BYTES
 from headwater.settings import ClientSettings
 from headwater.subjects.personal import Marked, encrypted_members, plain_fields
@@ -25,7 +27,8 @@ from headwater.subjects.settings import SubjectSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEAD_LETTERS: Final = ".dlq"
+DEAD_LETTERS: Final = ".dlq"  # behind the name of a topic, or of a pipeline
+LATE_ROWS: Final = ".late"  # behind the name of a pipeline
 _FRAMED: Final = b"\x00"  # first byte of a value with the id of its schema
 _READ_BY_ARROW: Final = 50_000  # offsets of a partition
 
@@ -54,40 +57,51 @@ class Found:
         return not self.plain and not self.encrypted
 
 
-def marks_by_topic(kind: SubjectSettings) -> dict[str, Marked]:
-    """The topics of a kind of subject, and their dead letters, which have the same values."""
-    marks = {
-        topic: Marked(kind.name, fields.id, fields.personal)
+def marks_by_topic(loaded: config.Config, kind: SubjectSettings) -> dict[str, tuple[Marked, ...]]:
+    """The topics of a kind of subject, and those that have the same values: their dead letters, and
+    the late and refused rows of the pipelines that read them.
+    """
+    named = {
+        topic: (Marked(kind.name, fields.id, fields.personal),)
         for topic, fields in kind.topics.items()
     }
-    return marks | {
-        topic + DEAD_LETTERS: mark
-        for topic, mark in marks.items()
-        if topic + DEAD_LETTERS not in marks
+    others: dict[str, tuple[Marked, ...]] = {
+        topic + DEAD_LETTERS: marks for topic, marks in named.items()
     }
+    for pipeline in loaded.pipelines:
+        writes = reported_writes(status.read(loaded.state_dir(), pipeline)).values()
+        read = {topic for about in writes for topic in about.get("topics", [])}
+        marks = dict.fromkeys(mark for topic in sorted(read & {*named}) for mark in named[topic])
+        if marks:
+            others |= {pipeline + suffix: (*marks,) for suffix in (LATE_ROWS, DEAD_LETTERS)}
+    return named | {topic: marks for topic, marks in others.items() if topic not in named}
 
 
 def search(
     bootstrap: str,
     login: ClientSettings,
-    marks: Mapping[str, Marked],
+    marks: Mapping[str, Sequence[Marked]],
+    named: Collection[str],
     subject: Subject,
     key_ids: Collection[str],
     on_searched: OnSearched = lambda *_: None,
 ) -> Found:
-    """Reads the topics up to their present ends. `key_ids`: all keys that the subject has had."""
+    """Reads the topics up to their present ends. `named`: by the settings, so that they should
+    exist and have all fields. `key_ids`: all keys that the subject has had.
+    """
     found = Found()
     with Fetcher(bootstrap, login, isolation="read_uncommitted") as fetcher:
-        ranges = _ranges(fetcher, marks, found)
+        ranges = _ranges(fetcher, marks, named, found)
         total = sum(end - start for start, end in ranges.values())
         for (topic, partition), (start, end) in ranges.items():
-            mark, seen = marks[topic], _SeenFields(marks[topic].fields)
-            needles = _needles(subject, key_ids)
+            fields = [name for mark in marks[topic] for name in mark.fields]
+            seen = _SeenFields(fields if topic in named else ())
+            needles = needles_of(subject, key_ids)
             for count, values in _values(fetcher, topic, partition, start, end, needles, seen):
                 found.records += count
                 on_searched(found.records, total)
                 for offset, value in values:
-                    _judge(found, (topic, partition), offset, value, mark, subject, key_ids)
+                    _judge(found, (topic, partition), offset, value, marks[topic], subject, key_ids)
             if seen.binary_values:
                 found.not_searched[topic] = found.not_searched.get(topic, 0) + seen.binary_values
             if seen.missing and end > start:
@@ -101,14 +115,14 @@ def _judge(
     partition: TopicPartition,
     offset: int,
     value: bytes,
-    mark: Marked,
+    marks: Sequence[Marked],
     subject: Subject,
     key_ids: Collection[str],
 ) -> None:
     topic = partition[0]
     if value.startswith(_FRAMED):
         value = value[MAGIC_AND_ID_BYTES:]
-    if plain := plain_fields(value, mark, subject.id):
+    if plain := {name for mark in marks for name in plain_fields(value, mark, subject.id)}:
         found.plain.setdefault(partition, []).append(offset)
         found.plain_fields.setdefault(topic, set()).update(plain)
     if any(key_id_of(token) in key_ids for _, token in encrypted_members(value)):
@@ -116,12 +130,12 @@ def _judge(
 
 
 def _ranges(
-    fetcher: Fetcher, topics: Iterable[str], found: Found
+    fetcher: Fetcher, topics: Iterable[str], named: Collection[str], found: Found
 ) -> dict[TopicPartition, tuple[int, int]]:
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for topic in topics:
         if not fetcher.exists(topic):
-            if not topic.endswith(DEAD_LETTERS):
+            if topic in named:
                 found.missing.append(topic)
             continue
         found.topics.append(topic)
@@ -185,7 +199,7 @@ def _framed(batch: "pa.RecordBatch") -> list[bytes]:
     return framed
 
 
-def _needles(subject: Subject, key_ids: Collection[str]) -> Sequence[bytes]:
+def needles_of(subject: Subject, key_ids: Collection[str]) -> Sequence[bytes]:
     """One of them stands in every value that concerns the subject. An id that JSON may write in
     several ways is in none for certain, so every value is looked into.
     """

@@ -2,22 +2,20 @@
 
 The keys have to be gone, no record may have a personal field of the subject in plain text, and no
 store that was derived in plain text may be as old as the erasure. Without the keys nobody knows
-what the values were, so files are searched for them only if the caller gives some (`texts`).
+what the values were, so files and rows are searched for them only if the caller gives some
+(`texts`).
 """
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from headwater import config
-from headwater.erasure.erasing import preview
+from headwater.erasure.erasing import old_versions, preview
 from headwater.erasure.searching import OnSearched
 from headwater.erasure.subject import Subject
+from headwater.erasure.texts import TextSearch, search_texts
 from headwater.subjects.key_store import KeyStore
-
-_CHUNK_BYTES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +36,7 @@ def verify_erased(
     texts: Sequence[str] = (),
     on_searched: OnSearched = lambda *_: None,
 ) -> ErasureVerdict:
-    """Changes nothing. `texts`: values of the person, searched for in all files of the data
-    directory and the state of pipelines, byte by byte.
-    """
+    """Changes nothing. `texts`: values of the person, searched for in files and rows (texts.py)."""
     seen = preview(loaded, store, subject, on_searched)
     hashed = store.subject_hash(subject.kind, subject.id)
     erasure = store.last_erasure(subject.kind, hashed)
@@ -58,70 +54,32 @@ def verify_erased(
     ]
     left += [
         f"event store, {stream}: {count} events in plain text"
-        for stream, count in seen.plain_events.items()
+        for stream, count in seen.plain_events.counts().items()
     ]
+    if seen.plain_events.is_rewriting:
+        left.append("event store: its files are not rewritten yet; `headwater erase` does it")
     if seen.interrupted is not None:
         left.append("its erasure is not complete; `headwater erase` continues it")
-    before = _versions_then(erasure.receipt if erasure else None)
     had_plain_text = erasure is not None and bool(erasure.records)
-    for one in seen.derived:
-        if not one.is_decrypted and not had_plain_text:
-            continue
-        name = f"{one.pipeline}/{one.write}"
-        if one.error is not None:
-            left.append(f"{name} cannot be read: {one.error}")
-        elif old := [number for number in one.versions if number in before.get(name, ())]:
-            left.append(
-                f"{name}: version {', '.join(map(str, old))} was derived before the erasure;"
-                f" `headwater pipeline rebuild {one.pipeline}` and `headwater pipeline promote"
-                f" {one.pipeline} --drop` replace it"
-            )
-    files = 0
-    for file in _files(loaded) if texts else ():
-        files += 1
-        left += [f"{file} contains one of the texts" for text in texts if _contains(file, text)]
+    left += [
+        f"{one.pipeline}/{one.write} cannot be read: {one.error}"
+        for one in seen.derived
+        if one.error is not None and (one.is_decrypted or had_plain_text)
+    ]
+    left += [
+        f"{one.pipeline}/{one.write}: version {', '.join(map(str, versions))} was derived before"
+        f" the erasure; `headwater pipeline rebuild {one.pipeline} --promote --drop` replaces it"
+        for one, versions in old_versions(seen, erasure).items()
+    ]
+    of_texts = search_texts(loaded, texts) if texts else TextSearch()
+    left += of_texts.left
     searched = {
         "topics": seen.found.topics,
         "records": seen.found.records,
-        "stores": [f"{one.pipeline}/{one.write}" for one in seen.derived],
-        "files": files,
+        "stores": sorted(
+            {*of_texts.stores, *(f"{one.pipeline}/{one.write}" for one in seen.derived)}
+        ),
+        "files": of_texts.files,
         "unreadable_records": seen.found.encrypted,
     }
     return ErasureVerdict(subject, left, searched)
-
-
-def _versions_then(receipt: Any) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{one['pipeline']}/{one['write']}": tuple(one["versions"])
-        for one in (receipt or {}).get("derived", [])
-    }
-
-
-def _files(loaded: config.Config) -> Iterator[Path]:
-    """Of the data directory, the archive if it is a directory, and the state of pipelines."""
-    roots = {(loaded.base / loaded.broker.data_dir).resolve(), loaded.state_dir()}
-    archive = loaded.broker.archive or ""
-    if archive.startswith("file://"):
-        roots.add(Path(archive.removeprefix("file://")).resolve())
-    inner = {root for root in roots if any(root != one and one in root.parents for one in roots)}
-    for root in sorted(roots - inner):
-        for directory, _, names in os.walk(root):
-            for name in names:
-                file = Path(directory, name)
-                if file.is_file() and not file.is_symlink():
-                    yield file
-
-
-def _contains(file: Path, text: str) -> bool:
-    """Whether the bytes are in the file, as UTF-8. Compressed data is not looked into."""
-    wanted = text.encode()
-    before = b""
-    try:
-        with file.open("rb") as opened:
-            while chunk := opened.read(_CHUNK_BYTES):
-                if wanted in before + chunk:
-                    return True
-                before = chunk[-len(wanted) :]
-    except OSError:
-        return False  # it was removed meanwhile
-    return False

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headwater.errors import ConditionFailed, EventRefused, VersionConflict
+from headwater.errors import AppendConflict, ConditionFailed, EventRefused, VersionConflict
 from headwater.events.append_request import AppendRequest
 from headwater.events.contract import ANY, Appended, RecordedEvent, category_of
 from headwater.events.databases.session import Row, Session
@@ -41,47 +41,90 @@ class Written:
 
 
 def append(
-    session: Session, request: AppendRequest, now_ms: int | None, written: Written
+    session: Session,
+    request: AppendRequest,
+    now_ms: int | None,
+    written: Written,
+    *,
+    checks_ids: bool = True,
 ) -> Appended:
-    """Raises AppendConflict and EventRefused; then the transaction has nothing of this append."""
-    head, versions, found_ids, found_command, match = _looked_up(session, request, now_ms)
+    """Raises AppendConflict and EventRefused; then the transaction has nothing of this append.
+
+    Without `checks_ids`, an append that nothing else stops is written as if its ids were new. If
+    one is not, the database refuses it with EventStoreRefused, at the latest with the commit.
+    """
+    counted = _ids(request) if checks_ids else []
+    head, versions, found_ids, found_command, match = _looked_up(session, request, now_ms, counted)
     if found_command and request.command_id is not None:
         earlier = result_of_command(session.run, request.command_id)
         assert earlier is not None
         return earlier
+    refusal = _refusal(request, versions, match)
+    if refusal is not None and not checks_ids:
+        found_ids = _found_ids(session, _ids(request))
     if found_ids:
         return _earlier(session, request, found_ids)
-    if (conflict := _conflict(request, versions)) is not None:
-        raise conflict
-    condition = request.condition
-    if condition is not None and match is not None:
-        raise ConditionFailed(str(condition.query), condition.after, match)
+    if refusal is not None:
+        raise refusal
     rows, tags, after = _rows(request, head, versions)
     if rows:
         session.insert_events(rows, tags)
         written.add(rows)
     first, last = (rows[0][0], rows[-1][0]) if rows else (0, head.position)
     if request.command_id is not None:
-        session.run(
-            "INSERT INTO headwater_commands VALUES (?, ?, ?, ?, ?)",
-            (request.command_id, first, last, msgspec.json.encode(after).decode(), head.at_ms),
+        session.insert_command(
+            (request.command_id, first, last, msgspec.json.encode(after).decode(), head.at_ms)
         )
     return Appended(first, last, after)
 
 
+def _ids(request: AppendRequest) -> list[str]:
+    return [event.id for _, _, events in request.writes for event in events]
+
+
+def _found_ids(session: Session, ids: Sequence[str]) -> int:
+    """How many of them exist."""
+    if not ids:
+        return 0
+    ((found,),) = session.run(
+        f"SELECT count(*) FROM headwater_events WHERE id IN ({_marks(ids)})", ids
+    )
+    return int(found)
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _refusal(
+    request: AppendRequest, versions: Mapping[str, int], match: int | None
+) -> AppendConflict | None:
+    conflict = _conflict(request, versions)
+    if conflict is None and request.condition is not None and match is not None:
+        return ConditionFailed(str(request.condition.query), request.condition.after, match)
+    return conflict
+
+
 def append_together(
-    session: Session, requests: Sequence[AppendRequest], now_ms: int | None, written: Written
+    session: Session,
+    requests: Sequence[AppendRequest],
+    now_ms: int | None,
+    written: Written,
+    *,
+    checks_ids: bool = True,
 ) -> list[Appended | VersionConflict] | None:
     """Several appends that have expected versions only, looked up and written at once: as if each
     came after the one before. None: they have to be done one by one, and nothing was written.
     """
-    ids = [event.id for request in requests for _, _, events in request.writes for event in events]
+    ids = [event_id for request in requests for event_id in _ids(request)]
     if len(set(ids)) < len(ids) or any(
         request.condition is not None or request.command_id is not None for request in requests
     ):
         return None
     streams = dict.fromkeys(stream for request in requests for stream, _, _ in request.writes)
-    head, versions, found_ids = _looked_up_streams(session, list(streams), ids, now_ms)
+    head, versions, found_ids = _looked_up_streams(
+        session, list(streams), ids if checks_ids else [], now_ms
+    )
     if found_ids:
         return None
     results: list[Appended | VersionConflict] = []
@@ -90,6 +133,8 @@ def append_together(
     for request in requests:
         conflict = _conflict(request, versions)
         if conflict is not None:
+            if not checks_ids and _found_ids(session, _ids(request)):
+                return None
             results.append(conflict)
             continue
         of_request = {stream: versions[stream] for stream, _, _ in request.writes}
@@ -116,12 +161,11 @@ def _looked_up_streams(
     session: Session, streams: Sequence[str], ids: Sequence[str], now_ms: int | None
 ) -> tuple[Head, dict[str, int], int]:
     """The head, versions of these streams, and how many of these ids exist."""
-    marks = ", ".join("?" * len(ids))
+    found = f"(SELECT count(*) FROM headwater_events WHERE id IN ({_marks(ids)}))" if ids else "0"
     ((position, at_ms, server_ms, found_ids),) = session.run(
         "SELECT (SELECT max(position) FROM headwater_events),"
         " (SELECT at_ms FROM headwater_events ORDER BY position DESC LIMIT 1),"
-        f" {session.now_sql if now_ms is None else 'NULL'},"
-        f" (SELECT count(*) FROM headwater_events WHERE id IN ({marks}))",
+        f" {session.now_sql if now_ms is None else 'NULL'}, {found}",
         ids,
     )
     return (
@@ -141,17 +185,18 @@ def _versions(session: Session, streams: Sequence[str]) -> dict[str, int]:
     if streams:
         versions |= session.run(
             "SELECT aggregateid, max(version) FROM headwater_events"
-            f" WHERE aggregateid IN ({', '.join('?' * len(streams))}) GROUP BY aggregateid",
+            f" WHERE aggregateid IN ({_marks(streams)}) GROUP BY aggregateid",
             streams,
         )
     return versions
 
 
 def _looked_up(
-    session: Session, request: AppendRequest, now_ms: int | None
+    session: Session, request: AppendRequest, now_ms: int | None, ids: Sequence[str]
 ) -> tuple[Head, dict[str, int], int, bool, int | None]:
-    """All that the checks need, in one statement (two, if several streams are written)."""
-    ids = [event.id for _, _, events in request.writes for event in events]
+    """All that the checks need, in one statement (two, if several streams are written). `ids`: of
+    which those that exist are counted.
+    """
     streams = [stream for stream, _, _ in request.writes]
     columns = [
         "(SELECT max(position) FROM headwater_events)",
@@ -160,8 +205,7 @@ def _looked_up(
     ]
     values: list[Any] = []
     if ids:
-        marks = ", ".join("?" * len(ids))
-        columns.append(f"(SELECT count(*) FROM headwater_events WHERE id IN ({marks}))")
+        columns.append(f"(SELECT count(*) FROM headwater_events WHERE id IN ({_marks(ids)}))")
         values += ids
     else:
         columns.append("0")
@@ -179,7 +223,9 @@ def _looked_up(
     if len(streams) == 1:
         columns.append("(SELECT max(version) FROM headwater_events WHERE aggregateid = ?)")
         values += streams
-    ((position, at_ms, server_ms, found_ids, found_command, match, *version),) = session.run(
+    # A condition is planned for its values, which may be rare or frequent.
+    run = session.run if ids or request.condition is not None else session.run_often
+    ((position, at_ms, server_ms, found_ids, found_command, match, *version),) = run(
         f"SELECT {', '.join(columns)}", values
     )
     versions = {streams[0]: version[0] or 0} if version else _versions(session, streams)
@@ -219,7 +265,7 @@ def _earlier(session: Session, request: AppendRequest, found: int) -> Appended:
     wanted = {event.id: stream for stream, _, events in request.writes for event in events}
     rows = session.run(
         "SELECT id, aggregateid, position, version FROM headwater_events"
-        f" WHERE id IN ({', '.join('?' * len(wanted))})",
+        f" WHERE id IN ({_marks(list(wanted))})",
         list(wanted),
     )
     if found < len(wanted) or any(wanted[row[0]] != row[1] for row in rows):

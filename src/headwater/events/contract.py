@@ -18,16 +18,27 @@ if TYPE_CHECKING:
 
 ANY: Final = -1  # `expected`: whatever version the stream has
 NO_STREAM: Final = 0  # `expected`: the stream has no events
+# A digit of a UUID whose upper two bits are 10.
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def new_id() -> str:
     """A UUID of version 7: it begins with the time, so that indexes of ids grow at their end."""
-    random = int.from_bytes(os.urandom(10))
-    value = (time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80 | random
-    value = value & ~(0xF000 << 64) | 0x7000 << 64
-    value = value & ~(0xC000 << 48) | 0x8000 << 48
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return new_ids(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    """So many of them, in ascending order."""
+    time_ms = f"{time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF:012x}"
+    head = f"{time_ms[:8]}-{time_ms[8:]}-7"
+    digits = os.urandom(10 * count).hex()
+    ids = [
+        f"{head}{digits[at : at + 3]}-{_VARIANT[digits[at + 3]]}{digits[at + 4 : at + 7]}"
+        f"-{digits[at + 7 : at + 19]}"
+        for at in range(0, 20 * count, 20)
+    ]
+    ids.sort()
+    return ids
 
 
 def category_of(stream: str) -> str:

@@ -111,16 +111,26 @@ class EventTypes:
     def version_of(self, name: str) -> int:
         return self._named(name).version
 
+    def encoded(self, value: Any) -> tuple[str, int, bytes, Iterable[str]] | None:
+        """Type, version, JSON and tags of an object, or None if its class is not registered."""
+        registered = self._by_class.get(type(value))
+        if registered is None:
+            return None
+        tags = () if registered.tags is None else registered.tags(value)
+        return registered.name, registered.version, self._json(registered, value), tags
+
     def encode(self, name: str, value: Any) -> bytes:
         """JSON of an object of the type's class, or of plain data that fit it."""
-        registered = self._named(name)
+        return self._json(self._named(name), value)
+
+    def _json(self, registered: _Registered, value: Any) -> bytes:
         try:
             text = self._encoder.encode(value)
             # Also an object's: its fields may hold what its annotations do not allow.
             registered.decoder.decode(text)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             raise EventRefused(
-                f"data of an event do not fit its type {name}", detail=str(error)
+                f"data of an event do not fit its type {registered.name}", detail=str(error)
             ) from error
         return text
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headwater.errors import EventRefused
-from headwater.events.contract import Event, Query, category_of
+from headwater.events.contract import Event, Query, category_of, new_id, new_ids
 from headwater.events.event_types import EventTypes
 
 MAX_EVENT_BYTES: Final = 1 << 20
@@ -22,6 +22,8 @@ MAX_TAGS: Final = 64
 _CATEGORY: Final = re.compile(r"[a-zA-Z0-9._]{1,200}")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
 _encoder: Final = msgspec.json.Encoder()
+_checked_types: Final[set[str]] = set()
+_MAX_CHECKED_TYPES: Final = 10_000
 
 
 class Encoded(NamedTuple):
@@ -80,7 +82,13 @@ def query_of(query: Query | None, types: Sequence[str], tags: Sequence[str]) -> 
 
 def encoded(events: Sequence[Any], types: EventTypes | None, limits: Limits) -> list[Encoded]:
     """Events and objects of registered classes, as the database gets them."""
-    return [encoded_event(event, types, limits) for event in events]
+    ids = iter(new_ids(sum(not isinstance(event, Event) for event in events)))
+    return [
+        encoded_event(event, types, limits)
+        if isinstance(event, Event)
+        else _encoded_object(event, next(ids), types, limits)
+        for event in events
+    ]
 
 
 def check_append_size(encoded: Iterable[Encoded], limits: Limits) -> int:
@@ -101,48 +109,71 @@ def check_append_size(encoded: Iterable[Encoded], limits: Limits) -> int:
 
 def encoded_event(event: Any, types: EventTypes | None, limits: Limits) -> Encoded:
     if not isinstance(event, Event):
-        name = types.name_of(event) if types else None
-        if name is None:
-            raise EventRefused(
-                f"an object of class {type(event).__name__} is no event",
-                detail="no type is registered for its class",
-                hint="Event(type, data), or a class that is registered with the store's types",
-            )
-        event = Event(name, event)
-    _check_name(event.type, "the type of an event")
+        return _encoded_object(event, new_id(), types, limits)
     _check_name(event.id, "the id of an event")
     version, tags = event.schema_version, (*event.tags,)
+    _check_type(event.type)
     if types is not None:
         version = types.version_of(event.type)
         json = types.encode(event.type, event.data)
-        tags += tuple(tag for tag in types.tags_of(event.data) if tag not in tags)
+        tags += tuple(types.tags_of(event.data))
     else:
         json = _json(event.data, "data", event.type)
-    if len(tags) > MAX_TAGS:
-        raise EventRefused(
-            f"an event of type {event.type} has too many tags",
-            detail=f"{len(tags)}; at most {MAX_TAGS}",
-        )
-    for tag in tags:
-        _check_name(tag, "a tag")
     metadata = _json(dict(event.metadata), "metadata", event.type) if event.metadata else None
+    return _checked(event.id, event.type, version, json, tags, metadata, limits)
+
+
+def _encoded_object(event: Any, event_id: str, types: EventTypes | None, limits: Limits) -> Encoded:
+    found = types.encoded(event) if types is not None else None
+    if found is None:
+        raise EventRefused(
+            f"an object of class {type(event).__name__} is no event",
+            detail="no type is registered for its class",
+            hint="Event(type, data), or a class that is registered with the store's types",
+        )
+    name, version, json, tags = found
+    _check_type(name)
+    return _checked(event_id, name, version, json, (*tags,), None, limits)
+
+
+def _checked(
+    event_id: str,
+    event_type: str,
+    version: int,
+    json: bytes,
+    tags: tuple[str, ...],
+    metadata: bytes | None,
+    limits: Limits,
+) -> Encoded:
     size_bytes = len(json) + len(metadata or b"")
     if size_bytes > limits.event_bytes:
         raise EventRefused(
-            f"an event of type {event.type} is too large",
+            f"an event of type {event_type} is too large",
             detail=f"{size_bytes} bytes of JSON; at most {limits.event_bytes}",
             hint="store large objects elsewhere, and their address in the event",
         )
-    tags = (*dict.fromkeys(tags),)
+    tags_json = "[]"
+    if tags:
+        tags = (*dict.fromkeys(tags),)
+        if len(tags) > MAX_TAGS:
+            raise EventRefused(
+                f"an event of type {event_type} has too many tags",
+                detail=f"{len(tags)}; at most {MAX_TAGS}",
+            )
+        for tag in tags:
+            _check_name(tag, "a tag")
+        tags_json = _encoder.encode(tags).decode()
     return Encoded(
-        event.id,
-        event.type,
-        version,
-        json.decode(),
-        tags,
-        _encoder.encode(tags).decode() if tags else "[]",
+        event_id, event_type, version, json.decode(), tags, tags_json,
         metadata.decode() if metadata else None,
-    )
+    )  # fmt: skip
+
+
+def _check_type(event_type: str) -> None:
+    if not isinstance(event_type, str) or event_type not in _checked_types:
+        _check_name(event_type, "the type of an event")
+        if len(_checked_types) < _MAX_CHECKED_TYPES:
+            _checked_types.add(event_type)
 
 
 def _json(value: Any, what: str, event_type: str) -> bytes:

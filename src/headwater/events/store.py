@@ -337,15 +337,24 @@ class EventStore(Reads):
                 session.close()
 
     def _append_together(self, group: Sequence[Pending]) -> None:
-        """In one transaction, each with its own result. Raises what is not about one of them."""
+        """In one transaction, each with its own result. Raises what is not about one of them.
+
+        Ids are new as a rule, so the first attempt leaves it to the database's unique indexes to
+        find out; what it refuses is repeated with ids looked up first. So is an attempt that may
+        have been committed before the connection was lost.
+        """
+        attempts = 0
 
         def append(session: Session) -> None:
+            nonlocal attempts
+            attempts += 1
             written = Written(self.read_types)
+            checks_ids = attempts > 1
             session.begin_write()
             try:
-                if not self._appended_at_once(session, group, written):
+                if not self._appended_at_once(session, group, written, checks_ids=checks_ids):
                     for pending in group:
-                        self._append_one(session, pending, written)
+                        self._append_one(session, pending, written, checks_ids=checks_ids)
                 if written.rows:
                     views.update(session, self.views, written)
                 session.commit()
@@ -353,15 +362,22 @@ class EventStore(Reads):
                 session.roll_back()
                 raise
 
-        self._with_session(append)
+        try:
+            self._with_session(append)
+        except EventStoreRefused:
+            if attempts > 1:
+                raise
+            self._with_session(append)
 
     def _appended_at_once(
-        self, session: Session, group: Sequence[Pending], written: Written
+        self, session: Session, group: Sequence[Pending], written: Written, *, checks_ids: bool
     ) -> bool:
         if len(group) == 1:
             return False
         requests = [pending.request for pending in group]
-        results = appending.append_together(session, requests, self.now_ms(), written)
+        results = appending.append_together(
+            session, requests, self.now_ms(), written, checks_ids=checks_ids
+        )
         if results is None:
             return False
         for pending, result in zip(group, results, strict=True):
@@ -371,9 +387,13 @@ class EventStore(Reads):
                 pending.result, pending.error = None, result
         return True
 
-    def _append_one(self, session: Session, pending: Pending, written: Written) -> None:
+    def _append_one(
+        self, session: Session, pending: Pending, written: Written, *, checks_ids: bool
+    ) -> None:
         pending.error = None
         try:
-            pending.result = appending.append(session, pending.request, self.now_ms(), written)
+            pending.result = appending.append(
+                session, pending.request, self.now_ms(), written, checks_ids=checks_ids
+            )
         except (AppendConflict, EventRefused) as error:
             pending.error = error

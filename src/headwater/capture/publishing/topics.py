@@ -1,10 +1,12 @@
 """The topics that a capture writes to: created when first needed, as its settings configure."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from headwater.capture import positions
 from headwater.capture.publishing import cuts
 from headwater.capture.publishing.writer import BATCH_BYTES
+from headwater.capture.records.outbox import EVENT_TABLE, TOPICS
 from headwater.capture.settings import CaptureSettings
 from headwater.client.cluster import Cluster
 from headwater.client.positions_topic import POSITIONS_CONFIG
@@ -15,6 +17,8 @@ from headwater.settings import ClientSettings
 
 # A captured table is retained whole: from its topic every derived store can be rebuilt at any time.
 _CONFIG: Final = {"retention.ms": "-1", "max.message.bytes": str(16 << 20)}
+# Events are facts for ever: they are archived wherever the broker has an archive.
+_ARCHIVED: Final = {"remote.storage.enable": "true"}
 _INTERNAL: Final = (
     NewTopic(positions.TOPIC, 1, POSITIONS_CONFIG),
     NewTopic(positions.SIGNALS_TOPIC, 1),
@@ -50,10 +54,25 @@ class Topics:
             self.partitions[topic] = count
             return False
         config = {**_CONFIG, **self._settings.topic_config}
-        wanted = NewTopic(topic, self._settings.partitions, config)
-        ensure_topics(self._bootstrap, self._login, [wanted])
+        if not self._is_archived(topic, config):
+            self._create(topic, config)
         self.partitions[topic] = self._cluster.partitions(topic)  # Kafka may report it late
         return True
+
+    def _is_archived(self, topic: str, config: Mapping[str, str]) -> bool:
+        """Creates the topic with an archive, if it has events and the broker has an archive."""
+        outbox = self._settings.outbox or ""
+        if not topic.startswith(TOPICS) or not outbox.endswith(EVENT_TABLE):
+            return False
+        try:
+            self._create(topic, {**_ARCHIVED, **config})
+        except RequestRefused:
+            return False
+        return True
+
+    def _create(self, topic: str, config: Mapping[str, str]) -> None:
+        wanted = NewTopic(topic, self._settings.partitions, config)
+        ensure_topics(self._bootstrap, self._login, [wanted])
 
     def close(self) -> None:
         self._cluster.close()

@@ -23,6 +23,7 @@ from headwater.errors import TableRefused
 
 _COLUMNS: Final = ("id", "aggregatetype", "aggregateid", "type", "payload")
 TOPICS: Final = "outbox.event."
+EVENT_TABLE: Final = ".headwater_events"  # of an event store, behind the name of its schema
 _TOPIC: Final = re.compile(r"outbox\.event\.[a-zA-Z0-9._-]{1,236}")  # 249 characters in all
 
 logger = logging.getLogger(__name__)

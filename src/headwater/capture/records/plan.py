@@ -14,7 +14,7 @@ import orjson
 from headwater.capture.contract import Row, Table
 from headwater.capture.records import connect_schemas
 from headwater.capture.records.envelope import KeyFunction, SourceWriter, key_function, source_of
-from headwater.capture.records.outbox import Outbox
+from headwater.capture.records.outbox import EVENT_TABLE, Outbox
 from headwater.capture.rules.personal_columns import (
     check_change,
     check_columns,
@@ -143,7 +143,7 @@ class Planner:
                 hint=f"give the table a primary key, leave it out (exclude = ['{table.id}']), or "
                 "take compact out of cleanup.policy",
             )
-        if self._is_compacted and outbox is not None and table.id.endswith(".headwater_events"):
+        if self._is_compacted and outbox is not None and table.id.endswith(EVENT_TABLE):
             raise TableRefused(
                 f"the topics of the event store {table.id} are not to be compacted",
                 detail="compaction retains the last event of each stream only",

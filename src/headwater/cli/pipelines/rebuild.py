@@ -1,18 +1,23 @@
 """`headwater pipeline rebuild NAME`, `headwater pipeline promote NAME`: a store derived again."""
 
 import argparse
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from headwater.cli.arguments import broker_options
 from headwater.cli.parser import Command, Parser, whole_number
 from headwater.cli.pipelines.run import STOP_S
 from headwater.cli.pipelines.started import started_pipeline
+from headwater.errors import UsageError
+from headwater.inspect.pipelines import load_pipelines, spark_of
 from headwater.terminal.output import duration, note, print_json, say
 from headwater.terminal.progress import ProgressBar, shows_progress
 from headwater.terminal.stop_signals import stop_on_signals
 
 if TYPE_CHECKING:
+    from headwater import config
     from headwater.pipelines.running import rebuilding
+    from headwater.pipelines.running.loaded_pipeline import Pipeline
 
 
 def _configure(parser: Parser) -> None:
@@ -26,10 +31,15 @@ def _configure_rebuild(parser: Parser) -> None:
     parser.add_argument(
         "--promote", action="store_true", help="make the new version live when it is complete"
     )
+    parser.add_argument(
+        "--drop", action="store_true", help="with --promote: remove the version that was live"
+    )
     broker_options(parser)
 
 
 def _rebuild(args: argparse.Namespace) -> int:
+    if args.drop and not args.promote:
+        raise UsageError("--drop needs --promote", detail="the version in use is not removed")
     if shows_progress(args):
         note("starting Spark …")
     _, pipeline = started_pipeline(args, args.name)
@@ -47,7 +57,9 @@ def _rebuild(args: argparse.Namespace) -> int:
     finally:
         shown.close()
     if args.promote:
-        rebuilding.promote(pipeline, only=args.write)
+        promoted = rebuilding.promote(pipeline, only=args.write)
+        if args.drop:
+            _drop_former(pipeline, promoted)
     if args.json:
         print_json({"versions": versions, "promoted": args.promote})
         return 0
@@ -88,10 +100,7 @@ def _promote(args: argparse.Namespace) -> int:
     finally:
         shown.close()
     if args.drop:
-        writes = {write.name: write for write in pipeline.flow().writes}
-        for name, (before, now) in promoted.items():
-            if before is not None and before != now:
-                rebuilding.drop(pipeline, writes[name], before)
+        _drop_former(pipeline, promoted)
     if args.json:
         print_json({name: {"was": was, "is": now} for name, (was, now) in promoted.items()})
         return 0
@@ -100,6 +109,38 @@ def _promote(args: argparse.Namespace) -> int:
         if was not in (None, now) and not args.drop:
             say(f"`headwater pipeline promote {args.name} --version {was}` reverts to it")
     return 0
+
+
+def _drop_former(pipeline: "Pipeline", promoted: Mapping[str, tuple[int | None, int]]) -> None:
+    from headwater.pipelines.running import rebuilding
+
+    writes = {write.name: write for write in pipeline.flow().writes}
+    for name, (before, now) in promoted.items():
+        if before is not None and before != now:
+            rebuilding.drop(pipeline, writes[name], before)
+
+
+def rebuild_stores(
+    loaded: "config.Config", stores: Mapping[str, Mapping[str, Collection[int]]], *, quiet: bool
+) -> None:
+    """Derives these writes of these pipelines again, and removes the versions that they had."""
+    pipelines = load_pipelines(loaded, lambda: spark_of(loaded, "headwater rebuild"), list(stores))
+    from headwater.pipelines.running import rebuilding
+
+    shown = _Shown("rebuilding", quiet=quiet)
+    try:
+        for pipeline in pipelines:
+            writes = {write.name: write for write in pipeline.flow().writes}
+            for name, versions in stores[pipeline.name].items():
+                rebuilding.rebuild(pipeline, only=name, report=shown.report)
+                rebuilding.promote(pipeline, only=name)
+                there = {
+                    version.number for version in rebuilding.versions_of(pipeline, writes[name])
+                }
+                for number in sorted(there & {*versions}):
+                    rebuilding.drop(pipeline, writes[name], number)
+    finally:
+        shown.close()
 
 
 class _Shown:
@@ -129,7 +170,7 @@ REBUILD = Command(
     "derive the stores again from the log, beside those in use",
     _configure_rebuild,
     _rebuild,
-    "  headwater pipeline rebuild revenue\n  headwater pipeline rebuild revenue --promote",
+    "  headwater pipeline rebuild revenue\n  headwater pipeline rebuild revenue --promote --drop",
 )
 PROMOTE = Command(
     "make a rebuilt version live",

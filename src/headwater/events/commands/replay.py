@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headwater.errors import ConfigError, UsageError
-from headwater.events.commands.decider import Decider, fold
+from headwater.events.commands.decider import Decider, check_deterministic, fold
 from headwater.events.contract import Event, RecordedEvent
 from headwater.events.event_types import EventTypes
 from headwater.events.reads import Reads
 from headwater.events.selecting import with_types
+from headwater.spelling import nearest
 
 
 class Replay(NamedTuple):
@@ -51,8 +52,12 @@ class Replay(NamedTuple):
             if event.version >= from_version:
                 yield event, plain(state)
 
-    def state_at(self, store: Reads, stream: str, **bounds: Any) -> dict[str, Any]:
-        """The last of these states, with the version and position of the stream that it is of."""
+    def state_at(
+        self, store: Reads, stream: str, *, twice: bool = False, **bounds: Any
+    ) -> dict[str, Any]:
+        """The last of these states, with the version and position of the stream that it is of.
+        `twice`: folded again, to see whether the fold is deterministic.
+        """
         version = position = 0
 
         def counted() -> Iterator[RecordedEvent]:
@@ -63,7 +68,10 @@ class Replay(NamedTuple):
                 version, position = event.version, event.position
                 yield event
 
-        state = fold(self.decider, self.decider.initial(), counted())
+        if twice:
+            state = check_deterministic(self.decider, list(counted()))
+        else:
+            state = fold(self.decider, self.decider.initial(), counted())
         return {
             "stream": stream,
             "version": version,
@@ -90,7 +98,10 @@ def load(reference: str, base: Path) -> Replay:
             f"{file} cannot be run", detail=f"{type(error).__name__}: {error}"
         ) from error
     if name not in names:
-        raise UsageError(f"{file} has no {name}")
+        meant = nearest(name, [one for one in names if not one.startswith("_")])
+        raise UsageError(
+            f"{file} has no {name}", hint=f"did you mean {file}:{meant}?" if meant else ""
+        )
     return Replay(Decider.of(names[name]), names.get("types"))
 
 

@@ -7,9 +7,10 @@ would keep autovacuum out.) Statements that need no answer are sent with the nex
 an append is two round trips.
 """
 
+import itertools
 import re
 import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -23,7 +24,12 @@ from headwater.errors import (
     EventStoreUnreachable,
 )
 from headwater.events.databases.schema import IMMUTABLE, PARTS, REFUSAL, SCHEMA_VERSION, TABLES
-from headwater.events.databases.session import EVENT_COLUMNS, PageStatement, Row
+from headwater.events.databases.session import (
+    EVENT_COLUMNS,
+    INSERT_COMMAND,
+    PageStatement,
+    Row,
+)
 
 _CHANNEL: Final = "headwater_events"
 _CONNECT_TIMEOUT_S: Final = 10
@@ -37,12 +43,15 @@ _TYPES: Final = ("bigint", "text", "text", "text", "bigint", "text", "int", "tex
                  "text", "bigint")  # fmt: skip
 _INSERT: Final = (
     f"INSERT INTO headwater_events ({', '.join(EVENT_COLUMNS)}) SELECT * FROM unnest("
-    + ", ".join(f"%s::{kind}[]" for kind in _TYPES)
+    + ", ".join(f"?::{kind}[]" for kind in _TYPES)
     + ")"
 )
 _INSERT_ONE: Final = (
     f"INSERT INTO headwater_events ({', '.join(EVENT_COLUMNS)})"
-    f" VALUES ({', '.join(['%s'] * len(EVENT_COLUMNS))})"
+    f" VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"
+)
+_INSERT_TAGS: Final = (
+    "INSERT INTO headwater_event_tags SELECT * FROM unnest(?::text[], ?::bigint[])"
 )
 _TRIGGERS: Final = [
     (
@@ -59,10 +68,16 @@ _TRIGGERS: Final = [
         for table in IMMUTABLE
     ),
 ]
+# A prepared statement that is not there, or is there already: another session of the server's got
+# our statements.
+_OTHER_SESSION: Final = ("26000", "42P05")
 _TRANSIENT: Final = ("08", "25", "40", "53", "57", "58", "XX")
 
 
 class PostgresDatabase:
+    unlocking = ("ALTER TABLE headwater_events DISABLE TRIGGER headwater_events_immutable",)
+    locking = ("ALTER TABLE headwater_events ENABLE ALWAYS TRIGGER headwater_events_immutable",)
+
     def __init__(self, url: str) -> None:
         try:
             self._parts = dict(psycopg2.extensions.parse_dsn(url))
@@ -77,10 +92,19 @@ class PostgresDatabase:
         self._parts.setdefault("keepalives_count", "4")
         self._parts.setdefault("application_name", "headwater events")
         self._parts["client_encoding"] = "UTF8"
+        self.prepares = True
         self.shown = re.sub(r"^([a-z+]+://[^:@/]*):.*@", r"\1@", url).partition("?")[0]
 
+    def rewrite(self) -> None:
+        session = self.connect()
+        try:
+            for table in ("headwater_events", "headwater_snapshots"):
+                session.run(f"VACUUM FULL {table}")
+        finally:
+            session.close()
+
     def connect(self) -> "PostgresSession":
-        return PostgresSession(self._parts)
+        return PostgresSession(self, self._parts)
 
     def connect_waiting(self) -> "PostgresSession":
         session = self.connect()
@@ -118,6 +142,20 @@ class PostgresDatabase:
             )
 
 
+def _array(values: Iterable[Any]) -> str:
+    """As the text of a constant, which the server parses several times as fast as ARRAY[…]."""
+    return f"{{{','.join(map(_array_element, values))}}}"
+
+
+def _array_element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)
+
+
 def _has_store(session: "PostgresSession") -> bool:
     ((found,),) = session.run("SELECT to_regclass('headwater_event_store') IS NOT NULL")
     return bool(found)
@@ -144,9 +182,12 @@ def _create_parts(session: "PostgresSession") -> None:
 class PostgresSession:
     now_sql = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-    def __init__(self, parts: dict[str, str]) -> None:
+    def __init__(self, database: PostgresDatabase, parts: dict[str, str]) -> None:
         self.is_usable = True
+        self._is_preparing = False
+        self._database = database
         self._password = parts.get("password", "")
+        self._prepared: dict[str, str] = {}  # names of statements
         self._pending: list[bytes] = []
         with self._translated():
             self._connection = psycopg2.connect(**parts)
@@ -164,6 +205,12 @@ class PostgresSession:
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         return self.run_users(statement.replace("?", "%s"), values)
+
+    def run_often(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        with self._translated():
+            self._send(self._call(statement, values))
+            rows: list[Row] = self._cursor.fetchall()
+            return rows
 
     def run_page(self, page: PageStatement, max_bytes: int) -> tuple[list[Row], bool]:
         """The server adds up sizes, which it has without reading the payloads: what is too much
@@ -195,21 +242,21 @@ class PostgresSession:
         """Sent with the next statement, or with the commit."""
         with self._translated():
             if len(rows) == 1:
-                self._pending.append(self._cursor.mogrify(_INSERT_ONE, rows[0]))
+                self._pending.append(self._call(_INSERT_ONE, rows[0]))
             else:
-                columns = [list(column) for column in zip(*rows, strict=True)]
-                self._pending.append(self._cursor.mogrify(_INSERT, columns))
+                columns = [_array(column) for column in zip(*rows, strict=True)]
+                self._pending.append(self._call(_INSERT, columns))
             if tags:
-                self._pending.append(
-                    self._cursor.mogrify(
-                        "INSERT INTO headwater_event_tags"
-                        " SELECT * FROM unnest(%s::text[], %s::bigint[])",
-                        [list(column) for column in zip(*tags, strict=True)],
-                    )
-                )
+                columns = [_array(column) for column in zip(*tags, strict=True)]
+                self._pending.append(self._call(_INSERT_TAGS, columns))
         notify = b"NOTIFY " + _CHANNEL.encode()
         if notify not in self._pending:
             self._pending.append(notify)
+
+    def insert_command(self, row: Row) -> None:
+        """As `insert_events`."""
+        with self._translated():
+            self._pending.append(self._call(INSERT_COMMAND, row))
 
     def commit(self) -> None:
         with self._translated():
@@ -240,12 +287,32 @@ class PostgresSession:
         self.is_usable = False
         self._connection.close()
 
+    def _call(self, statement: str, values: Sequence[Any]) -> bytes:
+        """The statement with its values. It is parsed and planned once: that takes the server
+        longer than a small append itself.
+        """
+        if not self._database.prepares:
+            text: bytes = self._cursor.mogrify(statement.replace("?", "%s"), (*values,))
+            return text
+        name = self._prepared.get(statement)
+        if name is None:
+            name = f"headwater_{len(self._prepared)}"
+            numbers = itertools.count(1)
+            numbered = re.sub(r"\?", lambda _: f"${next(numbers)}", statement)
+            self._pending.append(f"PREPARE {name} AS {numbered}".encode())
+            self._prepared[statement] = name
+            self._is_preparing = True
+        marks = f"({', '.join(['%s'] * len(values))})" if values else ""
+        call: bytes = self._cursor.mogrify(f"EXECUTE {name}{marks}", (*values,) or None)
+        return call
+
     def _send(self, statement: bytes) -> None:
         pending = self._pending
         if pending:
             statement = b"; ".join((*pending, statement))
             pending.clear()
         self._cursor.execute(statement)
+        self._is_preparing = False
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -263,12 +330,17 @@ class PostgresSession:
         if self._password:
             text = text.replace(self._password, "***")
         state: str = error.pgcode or ""
+        if state in _OTHER_SESSION:  # a pooler gives us another one for each transaction
+            self._database.prepares = self.is_usable = False
         connection = getattr(self, "_connection", None)
         if connection is not None and connection.closed:
             self.is_usable = False
         if re.search("authentication|no pg_hba.conf entry|does not exist", text) and not state:
             return EventStoreRefused("PostgreSQL does not let us in", detail=text)
-        if not state or not self.is_usable or state.startswith(_TRANSIENT):
+        is_lost = not state or not self.is_usable or state.startswith(_TRANSIENT)
+        if self._is_preparing:  # whether the server has done that is unknown
+            self.is_usable = False
+        if is_lost:
             return EventStoreUnreachable("PostgreSQL does not answer", detail=text)
         return EventStoreRefused(
             "PostgreSQL refuses a statement",

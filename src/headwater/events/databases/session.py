@@ -17,7 +17,8 @@ EVENT_COLUMNS = (
     "payload", "tags", "metadata", "command_id", "at_ms",
 )  # fmt: skip
 
-
+# id, first and last position, versions, time
+INSERT_COMMAND = "INSERT INTO headwater_commands VALUES (?, ?, ?, ?, ?)"
 PAYLOAD = 6  # its index in the rows of a page
 
 
@@ -37,6 +38,10 @@ class Session(Protocol):
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[Row]: ...
 
+    def run_often(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """As `run`, of one of few statements: the database plans it once for a connection."""
+        ...
+
     def run_page(self, page: PageStatement, max_bytes: int) -> tuple[list[Row], bool]:
         """Rows until their payloads have so many bytes, at least one if there is one; and whether
         more may follow for that reason.
@@ -51,7 +56,13 @@ class Session(Protocol):
         """Begins a transaction that holds the append lock."""
         ...
 
-    def insert_events(self, rows: Sequence[Row], tags: Sequence[tuple[str, int]]) -> None: ...
+    def insert_events(self, rows: Sequence[Row], tags: Sequence[tuple[str, int]]) -> None:
+        """What the database refuses of this and of `insert_command` may be raised by the next
+        statement, or by `commit`.
+        """
+        ...
+
+    def insert_command(self, row: Row) -> None: ...
 
     def commit(self) -> None: ...
 
@@ -71,6 +82,14 @@ class EventDatabase(Protocol):
 
     shown: str  # its address without a password
 
+    @property
+    def unlocking(self) -> Sequence[str]:
+        """Statements that let events be changed, until those of `locking` or a rollback."""
+        ...
+
+    @property
+    def locking(self) -> Sequence[str]: ...
+
     def connect(self) -> Session: ...
 
     def connect_waiting(self) -> Session:
@@ -83,4 +102,8 @@ class EventDatabase(Protocol):
 
     def create(self) -> None:
         """Creates the tables and triggers that are missing. Raises EventStoreRefused."""
+        ...
+
+    def rewrite(self) -> None:
+        """Copies the tables: what was changed or deleted is in none of the files afterwards."""
         ...

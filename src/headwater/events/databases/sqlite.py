@@ -20,7 +20,13 @@ from headwater.errors import (
     HeadwaterError,
 )
 from headwater.events.databases.schema import IMMUTABLE, PARTS, REFUSAL, SCHEMA_VERSION, TABLES
-from headwater.events.databases.session import EVENT_COLUMNS, PAYLOAD, PageStatement, Row
+from headwater.events.databases.session import (
+    EVENT_COLUMNS,
+    INSERT_COMMAND,
+    PAYLOAD,
+    PageStatement,
+    Row,
+)
 
 SCHEME: Final = "sqlite:///"
 _BUSY_TIMEOUT_S: Final = 60.0  # 16 writers on a slow disk; SQLite's waiters are not in a queue
@@ -57,6 +63,9 @@ def path_of(url: str) -> str:
 
 
 class SqliteDatabase:
+    unlocking = ("DROP TRIGGER headwater_events_no_update",)
+    locking = tuple(text for text in _TRIGGERS if " headwater_events_no_update " in text)
+
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.shown = SCHEME + path
@@ -95,6 +104,25 @@ class SqliteDatabase:
                 "the event store was made by a newer version of Headwater",
                 detail=f"schema {version}, this version has {SCHEMA_VERSION}",
             )
+
+    def rewrite(self) -> None:
+        """Raises EventStoreUnreachable if somebody reads all the time: the file is rewritten then,
+        but older pages are still in the WAL.
+        """
+        session = self._session("rw")
+        try:
+            session.run("VACUUM")
+            deadline_s = time.monotonic() + _BUSY_TIMEOUT_S
+            while session.run("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
+                if time.monotonic() > deadline_s:
+                    raise EventStoreUnreachable(
+                        "the WAL of the event store cannot be emptied",
+                        detail=f"{self.path}-wal",
+                        hint="another process holds a read transaction open",
+                    )
+                time.sleep(_POLL_S)
+        finally:
+            session.close()
 
     def connect(self) -> "SqliteSession":
         return self._session("rw")
@@ -165,6 +193,7 @@ class SqliteSession:
             return self._connection.execute(statement, values).fetchall()
 
     run_users = run
+    run_often = run  # the module caches statements
 
     def run_page(self, page: PageStatement, max_bytes: int) -> tuple[list[Row], bool]:
         rows: list[Row] = []
@@ -189,6 +218,9 @@ class SqliteSession:
             self._connection.executemany(_INSERT, rows)
             if tags:
                 self._connection.executemany("INSERT INTO headwater_event_tags VALUES (?, ?)", tags)
+
+    def insert_command(self, row: Row) -> None:
+        self.run(INSERT_COMMAND, row)
 
     def commit(self) -> None:
         self.run("COMMIT")

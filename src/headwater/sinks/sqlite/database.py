@@ -65,6 +65,8 @@ class Database:
             )  # fmt: skip
             # Otherwise views of users would follow a renamed table.
             connection.execute("PRAGMA legacy_alter_table = ON")
+            # Rows and tables that are deleted are overwritten, so that a person can be forgotten.
+            connection.execute("PRAGMA secure_delete = ON")
             return connection
 
     @contextmanager

@@ -119,6 +119,9 @@ class SqliteStore(SelectableStore):
                 f"DELETE FROM {POSITIONS} WHERE owner = ? AND target = ? AND version = ?",
                 (self._target.owner, self._target.name, version),
             )
+        with self._database.connected("rw") as connection:
+            # Out of the WAL, too, unless somebody reads it just now.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def read(self, version: int) -> AbstractContextManager[Contents]:
         return self._reading(version, None)

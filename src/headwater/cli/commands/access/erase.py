@@ -6,18 +6,21 @@ it under `incomplete`).
 
 import argparse
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from headwater import config
 from headwater.cli.arguments import broker_options, load_config
 from headwater.cli.commands.log.topic import confirmed
 from headwater.cli.erasure import SearchProgress, open_key_store, subject_of
 from headwater.cli.parser import Command, Parser
 from headwater.client.erasing import erase_records
-from headwater.erasure.erasing import Preview, erase, preview
+from headwater.erasure.derived import DerivedStore
+from headwater.erasure.erasing import Preview, erase, old_versions, preview
 from headwater.erasure.verifying import verify_erased
 from headwater.errors import UsageError
 from headwater.inspect.captures import connected
@@ -40,6 +43,16 @@ def _configure(parser: Parser) -> None:
         metavar="FILE",
         help="where the signed receipt is written (stdout with --json; else erasure-ID.json)",
     )
+    parser.add_argument(
+        "--tombstones",
+        action="store_true",
+        help="on Apache Kafka: write tombstones for keys of plain records in compacted topics",
+    )
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="derive stores that hold plain text again, and remove their versions of before",
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for a confirmation")
     broker_options(parser)
 
@@ -61,6 +74,8 @@ def _erase(args: argparse.Namespace) -> int:
             last = store.last_erasure(subject.kind, hashed)
             if not args.json:
                 say(f"{subject} was erased at {_time(planned.erased_ms)}; nothing has come since")
+            if args.rebuild and (held := old_versions(planned, last)):
+                _rebuild(args, loaded, [*held])
             _finish(args, dict(last.receipt or {}) if last else {})
             is_erased = verify_erased(loaded, store, subject).is_erased  # stores may be rebuilt
             return 0 if is_erased else 3
@@ -73,6 +88,8 @@ def _erase(args: argparse.Namespace) -> int:
             store,
             planned,
             erase_records,
+            tombstones=args.tombstones,
+            rebuild=(lambda held: _rebuild(args, loaded, held)) if args.rebuild else None,
             on_searched=progress,
             on_erased=_SegmentNotes(quiet=not shows_progress(args)),
         )
@@ -80,6 +97,17 @@ def _erase(args: argparse.Namespace) -> int:
     finally:
         progress.close()
         store.close()
+
+
+def _rebuild(args: argparse.Namespace, loaded: config.Config, held: Sequence[DerivedStore]) -> None:
+    from headwater.cli.pipelines.rebuild import rebuild_stores
+
+    if shows_progress(args):
+        note("starting Spark …")
+    stores: dict[str, dict[str, tuple[int, ...]]] = {}
+    for one in held:
+        stores.setdefault(one.pipeline, {})[one.write] = one.versions
+    rebuild_stores(loaded, stores, quiet=not shows_progress(args))
 
 
 class _SegmentNotes:
@@ -113,10 +141,12 @@ def _summary(receipt: dict[str, Any], path: Path) -> None:
         if receipt["incomplete"]
         else styled("erased", "bold green")
     )
+    of_store = sum(receipt.get("events_erased", {}).values())
+    events = f" and {plural(of_store, 'event')}" if of_store else ""
     say(
         f"{state}  {plural(len(receipt['keys_dropped']), 'key')} dropped,"
-        f" {plural(sum(receipt['records_erased'].values()), 'record')} erased; the receipt is"
-        f" {path}"
+        f" {plural(sum(receipt['records_erased'].values()), 'record')}"
+        f"{events} erased; the receipt is {path}"
     )
     for line in receipt["incomplete"]:
         say(f"  {line}")
@@ -147,8 +177,8 @@ def _show(args: argparse.Namespace, planned: Preview) -> int:
                 f"  {topic}-{partition}: {plural(len(offsets), 'record')} in plain text to erase"
                 f" ({named})"
             )
-        for stream, events in planned.plain_events.items():
-            say(f"  event store, {stream}: {plural(events, 'event')} in plain text, which stay")
+        for stream, events in planned.plain_events.counts().items():
+            say(f"  event store, {stream}: {plural(events, 'event')} in plain text to erase")
         for one in planned.derived:
             what = "holds plain text, to be rebuilt" if one.is_decrypted else "follows the log"
             say(f"  {one.pipeline}: {one.write} {what}")
@@ -175,7 +205,7 @@ def _as_json(planned: Preview) -> dict[str, Any]:
         "plain_fields": {
             topic: sorted(fields) for topic, fields in planned.found.plain_fields.items()
         },
-        "plain_events": planned.plain_events,
+        "plain_events": planned.plain_events.counts(),
         "derived": [one.as_json() for one in planned.derived],
         "consumer_groups": planned.groups,
         "backups": [backup["path"] for backup in planned.backups],

@@ -13,7 +13,8 @@ from headwater import config
 from headwater.cli.parser import Command, Parser, common_options, key_value, whole_number
 from headwater.errors import UsageError
 from headwater.events import ANY, Event, EventStore, RecordedEvent, new_id, open_store
-from headwater.events.commands.replay import load
+from headwater.events.commands.replay import Deciders, Replay, load
+from headwater.events.contract import category_of
 from headwater.inspect.subjects import personal_topics
 from headwater.terminal.output import count, note, print_json, say, table
 
@@ -27,8 +28,11 @@ def _store_options(parser: Parser) -> None:
     common_options(parser)
 
 
-def _open(args: argparse.Namespace, *, create: bool = False) -> EventStore:
-    url, loaded = args.store, config.load(path=args.config)
+def _open(
+    args: argparse.Namespace, loaded: config.Config | None = None, *, create: bool = False
+) -> EventStore:
+    loaded = loaded or config.load(path=args.config)
+    url = args.store
     if url is None:
         stored = loaded.events.store
         url = stored.reveal() if stored is not None else None
@@ -43,7 +47,11 @@ def _open(args: argparse.Namespace, *, create: bool = False) -> EventStore:
 def _expected(text: str) -> int:
     if text == "any":
         return ANY
-    return 0 if text == "none" else whole_number(0, _MOST)(text)
+    if text == "none":
+        return 0
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no version: a number, none or any")
+    return whole_number(0, _MOST)(text)
 
 
 def _time(text: str) -> datetime:
@@ -86,7 +94,11 @@ def _append(args: argparse.Namespace) -> int:
     except msgspec.DecodeError as error:
         raise UsageError("the data of the event are no JSON", detail=str(error)) from error
     event = Event(args.type, data, args.tag, dict(args.metadata), args.id or new_id())
-    with _open(args, create=True) as store:
+    loaded = config.load(path=args.config)
+    deciders = Deciders(loaded.events.deciders, loaded.base)
+    if (category := category_of(args.stream)) in deciders:
+        event = deciders.of(category).typed(event)
+    with _open(args, loaded, create=True) as store:
         result = store.append(
             args.stream, [event], expected=args.expected, command_id=args.command_id
         )
@@ -128,8 +140,11 @@ def _read(args: argparse.Namespace) -> int:
             detail="it goes with a stream, --category, --type, --tag and --from only",
         )
     with _open(args) as store:
+        event = None
         for event in _selected(store, args):
             say(msgspec.json.encode(event.as_dict()).decode() if args.json else _line(event))
+        if event is None and args.stream is not None and not store.version(args.stream):
+            note(f"there is no stream {args.stream}")
     return 0
 
 
@@ -192,34 +207,54 @@ def _streams(args: argparse.Namespace) -> int:
 def _configure_replay(parser: Parser) -> None:
     parser.add_argument("stream", metavar="STREAM", help="for example account-17")
     parser.add_argument(
-        "--decider", metavar="FILE:NAME", required=True, help="decider of a Python file"
+        "--decider",
+        metavar="FILE:NAME",
+        help="decider of a Python file (that of the category in [events.deciders])",
     )
     number = whole_number(0, _MOST)
     parser.add_argument("--version", metavar="N", type=number, help="as of this version")
     parser.add_argument("--position", metavar="N", type=number, help="as of this position")
     parser.add_argument("--at", metavar="TIME", type=_time, help="as of this time (ISO 8601)")
-    parser.add_argument("--each", action="store_true", help="the state after each event")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--each", action="store_true", help="the state after each event")
+    form.add_argument(
+        "--check", action="store_true", help="fold twice; an error if the states differ"
+    )
     _store_options(parser)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    replay = load(args.decider, Path.cwd())
+    loaded = config.load(path=args.config)
+    replay = _decider_of(args, loaded)
     bounds = {
         "until_version": args.version,
         "until_position": args.position,
         "until": args.at,
     }
-    with _open(args) as store:
+    with _open(args, loaded) as store:
         if args.each:
             for event, state in replay.states(store, args.stream, **bounds):
                 _show_state(args, event, state)
             return 0
-        found = replay.state_at(store, args.stream, **bounds)
+        found = replay.state_at(store, args.stream, twice=args.check, **bounds)
     if args.json:
         print_json({name: found[name] for name in ("stream", "version", "state")})
     else:
         say(f"{args.stream} at version {found['version']}: {_text(found['state'])}")
     return 0
+
+
+def _decider_of(args: argparse.Namespace, loaded: config.Config) -> Replay:
+    if args.decider is not None:
+        return load(args.decider, Path.cwd())
+    deciders, category = Deciders(loaded.events.deciders, loaded.base), category_of(args.stream)
+    if category not in deciders:
+        raise UsageError(
+            f"which decider folds {args.stream}?",
+            hint=f'--decider FILE.py:NAME, or [events.deciders] {category} = "FILE.py:NAME" in'
+            " headwater.toml",
+        )
+    return deciders.of(category)
 
 
 def _show_state(args: argparse.Namespace, event: RecordedEvent, state: Any) -> None:

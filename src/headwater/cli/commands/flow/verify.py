@@ -38,7 +38,7 @@ def _configure(parser: Parser) -> None:
         metavar="TEXT",
         action="append",
         default=[],
-        help="with --erased: also search the files of the data directory for this text, such as"
+        help="with --erased: also search files and the rows of stores for this text, such as"
         " the person's name; may be repeated",
     )
     parser.add_argument(
