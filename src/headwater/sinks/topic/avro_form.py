@@ -7,6 +7,7 @@ that runs again writes the same bytes. Integers of a key are longs: one number h
 when its column is widened.
 """
 
+import copy
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -49,21 +50,24 @@ class AvroForm(Form):
             options.get(f"{REGISTRY}.username"),
             None if password is None else Secret(password),
         )
-        self._topic = target.name
+        self._begin(target.name)
         self._registration: SchemaRegistration = schema_registration(
             settings, log.bootstrap, log.login
         )
         self._lookup = SchemaLookup(schema_source(settings, log.bootstrap, log.login))
-        self._writers: dict[tuple[str, pa.Schema], _Writer] = {}
 
     def close(self) -> None:
         self._registration.close()
         self._lookup.close()
 
     def of_topic(self, topic: str) -> "AvroForm":
-        other = AvroForm.__new__(AvroForm)
-        other.__dict__.update(self.__dict__, _topic=topic, _writers={})
+        other = copy.copy(self)
+        other._begin(topic)  # noqa: SLF001 (one of ours)
         return other
+
+    def _begin(self, topic: str) -> None:
+        self._topic = topic
+        self._writers: dict[tuple[str, pa.Schema], _Writer] = {}
 
     def check(self, fields: pa.Schema) -> None:
         for field in fields:
