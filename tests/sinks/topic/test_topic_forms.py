@@ -13,6 +13,7 @@ from support.sinks.sink_rows import batch, rows_of, table
 from support.sinks.topic_places import read_messages, read_records
 
 from headwater.errors import ConfigError, StoreRefused
+from headwater.pipelines.decoding.avro.registered import latest_schema, registered_columns
 from headwater.schema_lookup.lookup import SchemaLookup
 from headwater.schema_lookup.registration import TopicRegistration as Registration
 from headwater.schema_lookup.sources import TopicSource
@@ -147,6 +148,12 @@ def test_avro_of_every_type_is_read_back_and_by_others(topic_headwater, topic, s
     found = schemas.decode(value).value
     assert found == {**FULL, "map": {"a": {"n": 1}, "b": None}, "local": found["local"]}
     assert (schemas.decode(deleted).value, nothing) == ({"id": 3}, None)
+    columns = registered_columns(latest_schema(schemas.source, topic), topic)  # of flow.changes
+    assert columns.names == EVERY_TYPE.names
+    as_other = {"id": pa.int32(), "t": pa.string(), "x": pa.binary()}
+    for field in EVERY_TYPE:
+        if field.name not in ("map", "place"):  # whose fields are of Avro's own form
+            assert columns.field(field.name).type == as_other.get(field.name, field.type)
 
 
 def test_an_avro_schema_gets_a_version_for_a_new_column(topic_headwater, topic, schemas) -> None:

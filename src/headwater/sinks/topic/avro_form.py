@@ -105,10 +105,10 @@ class AvroForm(Form):
         try:
             schema_id, at = unframed(value)
             return read_value(self._lookup.parsed(schema_id), value, at)
-        except ValueError as error:
+        except (ValueError, SchemaRefused) as error:
             raise StoreRefused(
                 f"topic {self._topic} has a value that is no Avro of a schema", detail=str(error)
-            ) from None
+            ) from error
 
     def _encoded(self, part: str, rows: pa.RecordBatch) -> pa.Array:
         schema = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
