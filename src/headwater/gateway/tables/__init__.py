@@ -5,6 +5,7 @@ routes          GET /tables/T and GET /tables/T/KEY
 ├── derived         tables that pipelines and views maintain in SQLite, PostgreSQL, MySQL
 │   └── rows            their rows as JSON
 ├── latest          topics as tables
-│   └── table_topics    which topics are tables
+│   ├── table_topics    which topics are tables
+│   └── keys            the key itself, or the values of its columns
 └── waiting         Headwater-Position: an answer that contains what a client has written
 """

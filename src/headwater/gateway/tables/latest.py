@@ -20,6 +20,7 @@ from headwater.gateway.answers import Refusal
 from headwater.gateway.reading.backlog import readers_of
 from headwater.gateway.reading.filters import Where, parse_where, value_at
 from headwater.gateway.reading.schemas import Schemas, schema_id
+from headwater.gateway.tables import keys
 from headwater.gateway.tables.queries import Condition, Query
 from headwater.gateway.tables.table_topics import incomplete, unordered_truncate
 from headwater.gateway.turns import in_turn
@@ -118,23 +119,13 @@ class LatestTopic:
     def row(self, parts: Sequence[str]) -> dict[str, Any] | None:
         """Of a key: as it is, or the values of its columns if keys are JSON objects."""
         found = self._rows.get(parts[0].encode()) if len(parts) == 1 else None
-        if found is None:
-            found = self._rows.get(self._object_key(parts))
+        if found is None and self._rows:
+            key = keys.of_columns(parts, next(iter(self._rows)))
+            found = None if key is None else self._rows.get(key)
         if found is None:
             return None
         row, timestamp_ms = found
         return row_of(row.document(), row.key, row.partition, row.offset, timestamp_ms)
-
-    def _object_key(self, parts: Sequence[str]) -> bytes:
-        """The key of the same form as the others, with these values."""
-        form = _parsed(next(iter(self._rows), b""))
-        if not isinstance(form, dict) or len(form) != len(parts):
-            return b""
-        values = (
-            part if isinstance(one, str) else _parsed(part.encode())
-            for one, part in zip(form.values(), parts, strict=True)
-        )
-        return orjson.dumps(dict(zip(form, values, strict=True)))
 
     def select(self, query: Query) -> list[dict[str, Any]]:
         """For a thread. Raises Refusal."""
@@ -177,14 +168,6 @@ def row_of(
         "offset": offset,
         "timestamp": timestamp_ms if timestamp_ms >= 0 else None,
     }
-
-
-def _parsed(data: bytes) -> Any:
-    """None if it is no JSON."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
 
 
 COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp")

@@ -18,7 +18,7 @@ from headwater.gateway.callers import READ, Caller, caller_of, is_topic_name
 from headwater.gateway.parameters import check_names, seconds, whole_number
 from headwater.gateway.reading.backlog import readers_of
 from headwater.gateway.reading.schemas import schemas_of
-from headwater.gateway.tables import derived, history, latest, queries, waiting
+from headwater.gateway.tables import derived, history, keys, latest, queries, waiting
 from headwater.gateway.tables.derived import DerivedTable
 from headwater.gateway.tables.table_topics import COMPACT, policies_of, require_complete
 from headwater.spelling import nearest
@@ -183,15 +183,16 @@ async def _as_it_was(
     name, as_of = topic.name, asked.as_of
     assert as_of is not None
     assert asked.key is not None
-    if len(asked.key) != 1:
-        raise Refusal(400, f"the key of topic {name} is one value")
-    columns = asked.query.columns
+    columns, parts = asked.query.columns, asked.key
     _check_columns(columns)
-    key = asked.key[0].encode()
+    readers = readers_of(access)
+    key = await readers.use(lambda fetcher: keys.of_topic(fetcher, name, topic.partitions, parts))
+    if key is None:
+        raise Refusal(400, f"the keys of topic {name} have no {len(parts)} columns")
     partition = partition_of(key, topic.partitions) if asked.partition is None else asked.partition
     if partition >= topic.partitions:
         raise Refusal(400, f"topic {name} has no partition {partition}")
-    found = await readers_of(access).use(
+    found = await readers.use(
         lambda fetcher: history.last_before(
             fetcher, name, partition, key, as_of, is_compacted=is_compacted
         )
