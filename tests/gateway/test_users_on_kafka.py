@@ -17,6 +17,7 @@ from support.gateway.serving import TIMEOUT_S, serving
 
 from bench.peers.kafka import TOOL_JVM, secured_kafka
 from bench.peers.provision import missing_tools
+from headwater.events import Event, open_store
 from headwater.gateway import tokens
 from headwater.gateway.guard import OPEN, SIGNED
 from headwater.settings import ClientSettings, Secret
@@ -63,8 +64,13 @@ def kafka(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(kafka, tmp_path_factory):
+    path = tmp_path_factory.mktemp("gateway")
+    store = f"sqlite:///{path}/events.db"
+    with open_store(store) as opened:
+        opened.append("closed", [Event("Closed")])
     with serving(
-        tmp_path_factory.mktemp("gateway"),
+        path,
+        events__store=store,
         broker__bootstrap=kafka,
         client__username=ALICE[0],
         client__password=ALICE[1],
