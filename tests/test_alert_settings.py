@@ -3,7 +3,7 @@
 import pytest
 
 from headwater import config
-from headwater.alert_settings import Condition, Select, parse_condition, parse_select
+from headwater.alert_settings import Comparison, Condition, Select, parse_condition, parse_select
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,11 @@ def test_conditions(text, expected):
         ("(SELECT count(*) FROM w.t WHERE a = 1 OR b = 2) > 1", "a column compared"),
         ("(SELECT count(*) FROM w.t WHERE) > 1", "SELECT count"),
         ("(SELECT count(*) FROM w.t) > 20000", "up to 10,000"),
+        ("(SELECT count(*) FROM t) > 1", r"FROM topic\) within 5m"),
+        ("(SELECT count(*) FROM t) within 2d > 1", "at character 33 of 38: a duration of at most"),
+        ("(SELECT count(*) FROM t) within 5 > 1", "at character 33 of 37: a duration such as"),
+        ("(SELECT count(*) FROM t) within > 1", "within 5m > 10"),
+        ("(SELECT count(*) FROM my-topic) within 5m > 1", "`my-topic`"),
     ],
 )
 def test_mistakes_say_where_they_are(text, said):
@@ -61,8 +66,26 @@ def test_a_select_is_taken_apart():
         "SELECT COUNT(*) FROM warehouse.orders WHERE state = 'stuck' AND total >= -5 AND a IS NULL"
     )
     assert found == Select(
-        "warehouse", "orders", (("state", "=", "stuck"), ("total", ">=", "-5"), ("a", "=", None))
+        "warehouse",
+        "orders",
+        (
+            Comparison(("state",), "=", "stuck", is_text=True),
+            Comparison(("total",), ">=", "-5"),
+            Comparison(("a",), "=", None),
+        ),
     )
+
+
+def test_a_select_about_records_of_a_topic():
+    text = "(SELECT count(*) FROM shop.orders WHERE after.state = 'stuck') within 1h30m >= 20000"
+    condition = parse_condition(text)
+    assert (condition.within_s, condition.operator, condition.threshold) == (5400, ">=", 20000)
+    assert parse_select(condition.argument, is_topic=True) == Select(
+        "", "shop.orders", (Comparison(("after", "state"), "=", "stuck", is_text=True),)
+    )
+    for name in ("`my-topic`", '"my-topic"'):
+        found = parse_condition(f"(SELECT count(*) FROM {name}) within 5m < 1")
+        assert parse_select(found.argument, is_topic=True).table == "my-topic"
 
 
 def test_the_configuration_names_the_place(tmp_path):

@@ -2,7 +2,7 @@
 
 import ssl
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +41,7 @@ def kafka(
     data_dir: Path, tls: "Certificate | None" = None, jvm: Sequence[str] = SERVER_JVM
 ) -> Iterator[BrokerProcess]:
     """One node, broker and controller, with Kafka's defaults wherever one node allows them."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    port, controller_port = free_port(), free_port()
+    port = free_port()
     protocol, security, context = "PLAINTEXT", "", None
     if tls is not None:
         protocol, context = "SSL", ssl.create_default_context(cafile=tls.cert)
@@ -52,6 +51,55 @@ def kafka(
             "security.inter.broker.protocol=SSL\n"
             "listener.security.protocol.map=SSL:SSL,CONTROLLER:PLAINTEXT\n"
         )
+    listeners = f"{protocol}://127.0.0.1:{port}"
+    with _node(data_dir, port, listeners, security, context, jvm) as broker:
+        yield broker
+
+
+@contextmanager
+def secured_kafka(
+    data_dir: Path, users: Mapping[str, str], jvm: Sequence[str] = SERVER_JVM
+) -> Iterator[str]:
+    """One node that asks for users with passwords (SCRAM-SHA-256) and allows them what ACLs say;
+    the first one everything. The address is where it asks; beside it there is a listener that does
+    not, by which it is found out that the node serves.
+    """
+    asking, open_to_all = free_port(), free_port()
+    first, password = next(iter(users.items()))
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    security = (
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        f"super.users=User:{first};User:ANONYMOUS\n"
+        "listener.security.protocol.map="
+        "SASL:SASL_PLAINTEXT,OPEN:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+        "inter.broker.listener.name=OPEN\n"
+        "sasl.enabled.mechanisms=SCRAM-SHA-256\n"
+        "listener.name.sasl.scram-sha-256.sasl.jaas.config="
+        f'{login} username="{first}" password="{password}";\n'
+    )
+    listeners = f"SASL://127.0.0.1:{asking},OPEN://127.0.0.1:{open_to_all}"
+    added = [
+        argument
+        for name, password in users.items()
+        for argument in ("--add-scram", f"SCRAM-SHA-256=[name={name},password={password}]")
+    ]
+    with _node(data_dir, open_to_all, listeners, security, None, jvm, added):
+        yield f"127.0.0.1:{asking}"
+
+
+@contextmanager
+def _node(
+    data_dir: Path,
+    port: int,
+    listeners: str,
+    security: str,
+    context: ssl.SSLContext | None,
+    jvm: Sequence[str],
+    format_arguments: Sequence[str] = (),
+) -> Iterator[BrokerProcess]:
+    """`port` is that of a listener that answers without a login."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    controller_port = free_port()
     properties = data_dir / "server.properties"
     log_dir = data_dir / "log"
     properties.write_text(
@@ -59,7 +107,7 @@ def kafka(
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-{security}listeners={protocol}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+{security}listeners={listeners},CONTROLLER://127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
 log.dirs={log_dir}
 offsets.topic.replication.factor=1
@@ -73,8 +121,9 @@ log.retention.ms=-1
     )
     if not (log_dir / "meta.properties").exists():
         formatted = run_tool(
-            "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)
-        )
+            "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties),
+            *format_arguments,
+        )  # fmt: skip
         formatted.check_returncode()
     logging = data_dir / "log4j2.properties"
     logging.write_text(LOGGING)

@@ -2,12 +2,13 @@
 
 lag(orders) > 10000                                    a measure, compared with a number
 failing(revenue)                                       a measure that is 0 or 1
-(SELECT count(*) FROM warehouse.orders WHERE state = 'stuck') > 5
+(SELECT count(*) FROM warehouse.orders WHERE state = 'stuck') > 5        rows of a derived table
+(SELECT count(*) FROM payments WHERE state = 'failed') within 5m > 10    records of a topic
 """
 
 import re
 from dataclasses import MISSING, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headwater.settings import (
     Secret,
@@ -32,9 +33,13 @@ MEASURES: Final = {
     "disk_free_percent": (False, "the same, in percent of the disk"),
     "certificate_days": (False, "days until the first certificate of this configuration expires"),
 }
-MAX_COUNTED: Final = 10_000  # rows of a SELECT
+MAX_COUNTED: Final = 10_000  # rows of a derived table
+MAX_WITHIN_S: Final = 86_400.0
 _CALL: Final = re.compile(r"\s*([a-z_]+)\s*\(\s*([^()\s]*)\s*\)\s*")
-_SELECT: Final = re.compile(r"\s*\(\s*(select\b.*)\)\s*(?=[<>=!]|$)", re.IGNORECASE | re.DOTALL)
+_SELECT: Final = re.compile(
+    r"\s*\(\s*(select\b.*)\)\s*(?:within\s+([0-9][0-9a-z.]*)\s*)?(?=[<>=!]|within\b|$)",
+    re.IGNORECASE | re.DOTALL,
+)
 _COMPARISON: Final = re.compile(r"(>=|<=|!=|==|=|<|>)\s*(\S+)\s*")
 
 
@@ -44,6 +49,7 @@ class Condition:
     argument: str
     operator: str
     threshold: float
+    within_s: float = 0.0  # of a SELECT about records of a topic: how old they are at most
 
     def holds(self, value: float) -> bool:
         match self.operator:
@@ -65,10 +71,12 @@ def parse_condition(given: str) -> Condition:
     """Raises ValueError that says where it is wrong, and what was expected."""
     select = _SELECT.match(given)
     call = None if select else _CALL.match(given)
+    within_s = 0.0
     if select is not None:
         measure, argument, at = "select", select[1].strip(), select.end()
+        within_s = 0.0 if select[2] is None else _within_s(given, select)
         try:
-            parse_select(argument)
+            parse_select(argument, is_topic=bool(within_s))
         except ValueError as error:
             raise _wrong(given, select.start(1), str(error)) from None
     elif call is not None:
@@ -94,37 +102,59 @@ def parse_condition(given: str) -> Condition:
     except ValueError:
         place = at + comparison.start(2)
         raise _wrong(given, place, "a number, a size (10GiB) or a duration (5m)") from None
-    if measure == "select" and threshold >= MAX_COUNTED:
+    if measure == "select" and not within_s and threshold >= MAX_COUNTED:
         raise _wrong(given, at, f"rows are counted up to {MAX_COUNTED:,}")
     sign = "=" if comparison[1] == "==" else comparison[1]
-    return Condition(measure, argument, sign, threshold)
+    return Condition(measure, argument, sign, threshold, within_s)
+
+
+def _within_s(given: str, select: "re.Match[str]") -> float:
+    try:
+        found = parse_duration_ms(select[2]) / 1000
+    except ValueError as error:
+        raise _wrong(given, select.start(2), str(error)) from None
+    if not 0 < found <= MAX_WITHIN_S:
+        raise _wrong(given, select.start(2), "a duration of at most 1d")
+    return found
+
+
+class Comparison(NamedTuple):
+    """`column operator value`. Of a topic a column is a field of the value, `a.b` one within it."""
+
+    column: tuple[str, ...]
+    operator: str
+    value: str | None  # None: IS NULL
+    is_text: bool = False  # 'in quotes'
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """SELECT count(*) FROM sink.table WHERE column = value AND …"""
+    """SELECT count(*) FROM sink.table WHERE column = value AND …; of a topic there is no sink."""
 
     sink: str
     table: str
-    conditions: tuple[tuple[str, str, str | None], ...]  # column, operator, value
+    conditions: tuple[Comparison, ...]
 
 
-def parse_select(given: str) -> Select:
+def parse_select(given: str, *, is_topic: bool = False) -> Select:
     """Raises ValueError that says what was expected."""
     import sqlglot  # few configurations need it
     from sqlglot import expressions
 
     form = "SELECT count(*) FROM sink.table WHERE column = value AND …"
+    if is_topic:
+        form = "SELECT count(*) FROM topic WHERE column = value AND …"
     operators: dict[type[Any], str] = {
         expressions.EQ: "=", expressions.NEQ: "!=", expressions.GT: ">", expressions.GTE: ">=",
         expressions.LT: "<", expressions.LTE: "<=",
     }  # fmt: skip
     try:
-        tree = sqlglot.parse_one(given)
+        tree = sqlglot.parse_one(given, read="sqlite")  # names in " or `
     except sqlglot.ParseError as error:
         first = error.errors[0] if error.errors else {}
         place = f"line {first.get('line')}, column {first.get('col')}: " if first else ""
-        raise ValueError(f"{place}{form}") from None
+        quotes = " (a name with other signs: `my-topic`)" if is_topic else ""
+        raise ValueError(f"{place}{form}{quotes}") from None
     tables = list(tree.find_all(expressions.Table))
     used = {name for name, value in tree.args.items() if value}
     counted = tree.expressions[0] if isinstance(tree, expressions.Select) else None
@@ -134,9 +164,12 @@ def parse_select(given: str) -> Select:
         or not isinstance(counted.this, expressions.Star)
         or not used <= {"expressions", "from", "from_", "where", "kind"}
         or len(tables) != 1
-        or not tables[0].db
     ):
         raise ValueError(f"only {form} is counted")
+    names = [part.name for part in tables[0].parts]
+    if not is_topic and len(names) != 2:
+        topic = "records of a topic: (SELECT … FROM topic) within 5m > 10"
+        raise ValueError(f"only {form} is counted; {topic}")
     where = tree.args.get("where")
     found = []
     for part in where.this.flatten() if where and isinstance(
@@ -155,8 +188,17 @@ def parse_select(given: str) -> Select:
         ):
             raise ValueError(f"{part.sql()}: a column compared with a value, with AND between")
         shown = None if literal is None else literal.name or literal.sql().lower()
-        found.append((column.name, operator, f"-{shown}" if is_negative else shown))
-    return Select(tables[0].db, tables[0].name, tuple(found))
+        found.append(
+            Comparison(
+                tuple(part.name for part in column.parts),
+                operator,
+                f"-{shown}" if is_negative else shown,
+                isinstance(literal, expressions.Literal) and bool(literal.is_string),
+            )
+        )
+    if is_topic:
+        return Select("", ".".join(names), tuple(found))
+    return Select(names[0], names[1], tuple(found))
 
 
 def _number(given: str) -> float:

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import time
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -193,6 +194,26 @@ def test_a_head_that_does_not_end(tmp_path, gateway_broker, monkeypatch):
         with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
             assert connection.recv(100) == b""
+
+
+def test_a_body_that_breaks_before_and_after_its_answer_has_begun(gateway, topic, caplog):
+    """It ends its connection, and is no fault of ours that the log would have to explain."""
+    host, _, port = gateway.address.rpartition(":")
+    for path, expected in ((f"/topics/{topic}", 400), (f"/topics/{topic}?progress_s=0.1", 200)):
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-ndjson\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n2\r\n1\n\r\n"
+        )
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+            connection.sendall(head.encode())
+            answer = connection.recv(4096) if expected == 200 else b""
+            connection.sendall(b"this is no size of a chunk\r\n")
+            with suppress(ConnectionResetError):
+                while more := connection.recv(4096):
+                    answer += more
+        assert answer.startswith(b"HTTP/1.1 %d " % expected), answer
+        assert answer.count(b"HTTP/1.1") == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_curl(gateway):

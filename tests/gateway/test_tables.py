@@ -1,5 +1,6 @@
 """GET /tables: rows of derived stores and of compacted topics, with read-your-writes."""
 
+import json
 import threading
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -179,6 +180,45 @@ def test_a_compacted_topic_is_a_table(client, compacted):
 def test_rows_of_a_compacted_topic(client, compacted, query, keys):
     answer = client.get(f"/tables/{compacted}", params=query)
     assert [row["key"] for row in answer.json()["rows"]] == keys
+
+
+def test_a_captured_table_has_the_rows_after_its_changes(client, new_topic):
+    """As captures write them: the topic has all records, and is not compacted."""
+    topic = new_topic(retention_ms="-1")
+    row = {"id": 1, "city": "Wien", "note": "long"}
+    left_out = {**row, "city": "Graz", "note": "__debezium_unavailable_value"}
+
+    def write(*pairs):
+        lines = "".join(json.dumps({"key": key, "value": value}) + "\n" for key, value in pairs)
+        kind = {"Content-Type": "application/vnd.headwater.records+ndjson"}
+        assert client.post(f"/topics/{topic}", content=lines, headers=kind).is_success
+
+    one, two = '{"id":1}', '{"id":2}'
+    write(
+        (one, {"op": "c", "before": None, "after": row}),
+        (two, {"op": "r", "before": None, "after": {**row, "id": 2}}),
+        (one, {"schema": None, "payload": {"op": "u", "before": None, "after": left_out}}),
+    )
+    found = client.get(f"/tables/{topic}/1").json()
+    assert (found["key"], found["value"]) == (one, {**row, "city": "Graz"})
+    assert client.get(f"/tables/{topic}/%7B%22id%22%3A1%7D").json() == found
+    rows = client.get(f"/tables/{topic}", params={"where": "city=Wien"}).json()["rows"]
+    assert [one["value"]["id"] for one in rows] == [2]
+    write((one, {"op": "d", "before": row, "after": None}), (one, None))
+    assert client.get(f"/tables/{topic}/1").status_code == 404
+    write((None, {"op": "t", "before": None, "after": None}))
+    assert client.get(f"/tables/{topic}").json()["rows"] == []
+    write((two, {"op": "c", "before": None, "after": row}))
+    assert client.get(f"/tables/{topic}/2").json()["value"] == row
+
+
+def test_keys_of_several_columns(client, new_topic):
+    topic = new_topic(cleanup_policy="compact")
+    key = {"Headwater-Key": '{"country":"AT","day":3}'}
+    assert client.post(f"/topics/{topic}", json=1, headers=key).is_success
+    assert client.get(f"/tables/{topic}/AT/3").json()["value"] == 1
+    for other in ("AT/4", "AT/x", "AT", "AT/3/1"):
+        assert client.get(f"/tables/{topic}/{other}").status_code == 404
 
 
 def test_what_was_written_to_a_topic_is_read(client, new_topic):

@@ -62,6 +62,16 @@ def test_a_row_at_offsets_and_times(client, new_topic, write, policy):
     assert client.get(f"/tables/{topic}?as_of=1").status_code == 400
 
 
+def test_keys_by_the_values_of_their_columns(client, new_topic, write):
+    topic = new_topic(partitions=3, retention_ms="-1")
+    write(topic, ('{"id":17}', "1", 0), ('{"id":18}', "1", 0), ('{"id":17}', "2", 2))
+    for key in ("17", "%7B%22id%22%3A17%7D"):
+        answers = [client.get(f"/tables/{topic}/{key}?as_of={at(hour)}") for hour in (1, 2)]
+        assert [answer.json()["value"] for answer in answers] == [1, 2]
+    assert client.get(f"/tables/{topic}/19?as_of={at(2)}").status_code == 404
+    assert client.get(f"/tables/{topic}/17/2?as_of={at(2)}").status_code == 400
+
+
 def test_far_back_in_the_partition_of_the_key(client, new_topic, write):
     topic = new_topic(partitions=3)
     write(topic, ("a", "1", 0), *((f"k{n}", "x", 1) for n in range(20_000)), ("a", "2", 2))

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.gateway.serving import TIMEOUT_S, serving
 from support.gateway.topics import read_all
@@ -65,6 +66,41 @@ def test_it_holds_over_a_restart_of_the_gateway(any_broker, tmp_path):
     assert answers == [answers[0]] * 4
     keys = [record.key for record in read_all(any_broker, topic)]
     assert sorted(keys, key=int) == [b"%d" % number for number in range(50)]
+
+
+def test_a_full_memory_refuses_new_keys_until_old_ones_are_deleted(
+    gateway_broker, tmp_path, topic, admin, monkeypatch
+):
+    monkeypatch.setattr(shards, "MOST_MARKERS", 5)
+    monkeypatch.setattr(shards, "_PRUNE_PAUSE_S", 0.0)
+    everything = [
+        TopicPartition(shards.TOPIC, number, OFFSET_END) for number in range(shards.SHARDS)
+    ]
+
+    def delete_markers():
+        """As retention does after a day."""
+        for future in admin.delete_records(everything).values():
+            future.result(TIMEOUT_S)
+
+    with serving(tmp_path, broker__bootstrap=gateway_broker) as served, served.client() as client:
+
+        def post(number):
+            headers = {"Idempotency-Key": f"full-{number}"}
+            return client.post(f"/topics/{topic}", json=number, headers=headers)
+
+        assert post(0).status_code in (200, 503)  # the topic is there now
+        delete_markers()
+        first = post(1)
+        assert first.status_code == 200, first.text
+        answers = [post(number) for number in range(2, 40)]
+        refused = [number for number, answer in enumerate(answers, 2) if answer.is_error]
+        assert len(refused) >= 39 - 5 * shards.SHARDS
+        assert answers[refused[0] - 2].status_code == 503
+        assert "idempotency keys are stored" in answers[refused[0] - 2].text
+        again = post(1)
+        assert (again.json(), again.headers["Idempotent-Replayed"]) == (first.json(), "true")
+        delete_markers()
+        assert post(refused[0]).status_code == 200
 
 
 def test_two_gateways_share_the_keys(gateway, topic, gateway_broker, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.errors import CallTimedOut, RequestRefused, UsageError
+from headwater.errors import CallFailed, CallTimedOut, RequestRefused, UsageError
 from headwater.rpc.owned_rows import OwnedRows
 from headwater.rpc.server import Server
 from headwater.settings import ClientSettings
@@ -81,6 +81,23 @@ def test_what_is_missing_is_named(answering, caller, name):
     with pytest.raises(CallTimedOut) as raised:
         caller.ask(name, "/sale", timeout_s=0.2)
     assert raised.value.detail == "0 of 3 have; missing: 0, 1, 2"
+
+
+def test_one_partition_is_not_called(answering, caller, rpc_broker, name, visits):
+    """Its answer would pass for that of all."""
+    write(rpc_broker, visits, [("ada", {"urls": ["/sale"]})])
+    answering()
+    with pytest.raises(CallFailed, match="answers questions to all partitions") as raised:
+        caller.call(name, "/sale", timeout_s=TIMEOUT_S)
+    assert f"POST /rpc/{name}/ask" in raised.value.hint
+    assert caller.ask(name, "/sale", timeout_s=TIMEOUT_S, merge=sum) == 1
+
+
+def test_a_call_service_is_not_asked(serve, caller, name):
+    server = serve(lambda body: body)
+    with pytest.raises(CallFailed, match="takes calls"):
+        caller.ask(name, "/sale", timeout_s=TIMEOUT_S)
+    assert server.executed == 0
 
 
 def test_a_service_with_other_partitions_is_refused(serve, rpc_broker, name, visits):

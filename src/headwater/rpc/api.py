@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from headwater import config
 from headwater.errors import UsageError
-from headwater.rpc.caller import DEFAULT_TIMEOUT_S, Caller, timed_out
+from headwater.rpc.caller import DEFAULT_TIMEOUT_S, Caller, answers_of, timed_out
 from headwater.rpc.owned_rows import OwnedRows
 from headwater.rpc.server import DEFAULT_CONCURRENCY, DEFAULT_PARTITIONS, Server
 from headwater.rpc.work import Handler, handler_of
@@ -179,6 +179,23 @@ async def awaited(
         raise timed_out(name, timeout_s) from None
     finally:
         found.cancel(call)
+
+
+async def asked(found: Caller, name: str, question: Any, *, timeout_s: float) -> list[Any]:
+    """As `ask`, of a caller. A task that is cancelled cancels the question."""
+    await asyncio.to_thread(found.partitions, name)  # may ask the broker
+    calls = found.submit_to_all(name, question, timeout_s=timeout_s)
+    try:
+        waiting = [asyncio.wrap_future(call.future) for call in calls]
+        done, _ = await asyncio.wait(
+            waiting, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION
+        )
+        for one in done:
+            one.exception()  # of several, one is raised below
+        return answers_of(calls, timeout_s)
+    finally:
+        for call in calls:
+            found.cancel(call)
 
 
 def ask(

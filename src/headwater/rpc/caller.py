@@ -12,6 +12,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,7 @@ from headwater.client.topics import ensure_topics
 from headwater.errors import CallTimedOut, NotReady, RequestRefused
 from headwater.inspect.kafka_cluster import KafkaCluster, refused
 from headwater.rpc import messages
-from headwater.rpc.messages import CALL, CANCEL, ERROR, Unreadable
+from headwater.rpc.messages import ASK, CALL, CANCEL, ERROR, Unreadable
 from headwater.rpc.server import failed
 from headwater.settings import ClientSettings
 
@@ -130,6 +131,7 @@ class Caller:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         request_id: str | None = None,
         partition: int | None = None,
+        kind: str = CALL,
     ) -> Call:
         """Sends a request. Raises UsageError, RequestRefused, NotReady if too much is under way."""
         data = messages.encoded(body)
@@ -147,8 +149,22 @@ class Caller:
                 raise NotReady(f"{len(self._calls)} calls are under way", hint="wait for some")
             self._calls.setdefault(identity, []).append(call)
             self._bytes += len(data)
-        self._send(call, CALL, data)
+        self._send(call, kind, data)
         return call
+
+    def submit_to_all(self, name: str, question: Any, *, timeout_s: float) -> list[Call]:
+        """Sends a question to all partitions. Raises as `submit`, and then has sent none."""
+        calls: list[Call] = []
+        try:
+            for partition in range(self.partitions(name)):
+                calls += [
+                    self.submit(name, question, timeout_s=timeout_s, partition=partition, kind=ASK)
+                ]
+        except BaseException:
+            for call in calls:
+                self.cancel(call)
+            raise
+        return calls
 
     def cancel(self, call: Call) -> None:
         """Nobody waits for the reply any more."""
@@ -187,24 +203,10 @@ class Caller:
         """The answers of all partitions, in their order; or what `merge` makes of them. Raises
         CallTimedOut that names the partitions without an answer, CallFailed if one has failed.
         """
-        until_s = time.monotonic() + timeout_s
-        calls: list[Call] = []
+        calls = self.submit_to_all(name, question, timeout_s=timeout_s)
         try:
-            for partition in range(self.partitions(name)):  # those before a refusal are cancelled
-                calls += [self.submit(name, question, timeout_s=timeout_s, partition=partition)]
-            answers, missing = [], []
-            for call in calls:
-                try:
-                    answers.append(call.future.result(max(0.0, until_s - time.monotonic())))
-                except TimeoutError:
-                    missing.append(call.partition)
-            if missing:
-                raise CallTimedOut(
-                    f"not all partitions of {name} have answered in {timeout_s:g} s",
-                    detail=f"{len(answers)} of {len(calls)} have; missing:"
-                    f" {', '.join(map(str, missing))}",
-                    hint=f"`headwater group describe rpc.{name}` shows which servers there are",
-                )
+            futures.wait([call.future for call in calls], timeout_s, futures.FIRST_EXCEPTION)
+            answers = answers_of(calls, timeout_s)
         finally:
             for call in calls:
                 self.cancel(call)
@@ -214,7 +216,7 @@ class Caller:
 
     def _send(self, call: Call, kind: str, data: bytes) -> None:
         def delivered(error: Any, _: Any) -> None:
-            if error is not None and kind == CALL and self._forget(call):
+            if error is not None and kind != CANCEL and self._forget(call):
                 call.future.set_exception(refused(error, f"the request to {call.name} is not sent"))
 
         headers = messages.request_headers(call.id, kind, self._reply_to, call.deadline_ms)
@@ -281,6 +283,22 @@ def timed_out(name: str, timeout_s: float) -> CallTimedOut:
         f"{name} has not replied in {timeout_s:g} s",
         hint=f"`headwater group describe rpc.{name}` shows whether a server runs",
     )
+
+
+def answers_of(calls: list[Call], timeout_s: float) -> list[Any]:
+    """Of a question to all partitions, in their order. Raises CallFailed if one has failed,
+    CallTimedOut that names those without an answer.
+    """
+    answered = [call for call in calls if call.future.done()]
+    answers = [call.future.result() for call in answered]
+    missing = [str(call.partition) for call in calls if call not in answered]
+    if missing:
+        raise CallTimedOut(
+            f"not all partitions of {calls[0].name} have answered in {timeout_s:g} s",
+            detail=f"{len(answers)} of {len(calls)} have; missing: {', '.join(missing)}",
+            hint=f"`headwater group describe rpc.{calls[0].name}` shows which servers there are",
+        )
+    return answers
 
 
 def _stable(text: str) -> int:

@@ -1,7 +1,7 @@
 """What is in the records of requests and replies: a JSON value, and headers.
 
 headwater-id         of the request; a reply has the same
-headwater-kind       call, cancel, reply, error
+headwater-kind       call, ask (a question to every partition), cancel, reply, error
 headwater-reply-to   the partition of the topic of replies
 headwater-deadline   milliseconds since 1970: a request is not begun after that
 """
@@ -21,7 +21,7 @@ REPLIES: Final = "__headwater_rpc_replies"
 REPLY_PARTITIONS: Final = 16
 NEW_REPLIES: Final = NewTopic(REPLIES, REPLY_PARTITIONS, {"retention.ms": "3600000"})
 REQUEST_RETENTION_MS: Final = 86_400_000
-CALL, CANCEL, REPLY, ERROR = "call", "cancel", "reply", "error"
+CALL, ASK, CANCEL, REPLY, ERROR = "call", "ask", "cancel", "reply", "error"
 ID, KIND, REPLY_TO, DEADLINE = (
     "headwater-id", "headwater-kind", "headwater-reply-to", "headwater-deadline",
 )  # fmt: skip
@@ -95,10 +95,10 @@ def read_request(name: str, message: Any) -> tuple[str, Request]:
     try:
         kind, identity = headers[KIND], check_id(headers[ID])
         reply_to, deadline_ms = int(headers[REPLY_TO]), int(headers[DEADLINE])
-        body = orjson.loads(message.value() or b"null") if kind == CALL else None
+        body = orjson.loads(message.value() or b"null") if kind != CANCEL else None
     except (KeyError, ValueError, UsageError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from None
-    if kind not in (CALL, CANCEL) or not 0 <= reply_to < REPLY_PARTITIONS:
+    if kind not in (CALL, ASK, CANCEL) or not 0 <= reply_to < REPLY_PARTITIONS:
         raise Unreadable(f"{KIND} is {kind}, {REPLY_TO} is {reply_to}")
     return kind, Request(name, identity, body, deadline_ms, message.partition(), reply_to)
 

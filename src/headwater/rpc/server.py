@@ -23,7 +23,7 @@ from headwater.errors import CallFailed, HeadwaterError, UsageError
 from headwater.inspect.kafka_cluster import KafkaCluster
 from headwater.rpc import messages
 from headwater.rpc.assignments import Assigned, Assignments
-from headwater.rpc.messages import CALL, CANCEL, ERROR, REPLY, Request, Unreadable
+from headwater.rpc.messages import ASK, CALL, CANCEL, ERROR, REPLY, Request, Unreadable
 from headwater.rpc.owned_rows import OwnedRows
 from headwater.rpc.work import Handler
 from headwater.settings import ClientSettings
@@ -220,11 +220,14 @@ class Server:
             self._assignments.done(assigned, message.offset())
             return
         taken = _Taken(request, assigned, message.offset(), len(message.value() or b""))
+        if kind == (CALL if self._rows is not None else ASK):
+            self._reply(taken, ERROR, self._wrong_kind())
+            return
         identity = _identity(request)
         with self._lock:
             same = list(self._waiting.get(identity, ()))
-            answered = self._replies.get(identity) if kind == CALL else None
-            if kind == CALL and answered is None:
+            answered = self._replies.get(identity) if kind != CANCEL else None
+            if kind != CANCEL and answered is None:
                 self._waiting.setdefault(identity, []).append(taken)
                 self._waiting_bytes += taken.size_bytes
         if kind == CANCEL:
@@ -235,6 +238,18 @@ class Server:
             self._reply(taken, *answered)
         elif not same:  # else it gets the reply of the one that is under way
             self._pool.submit(self._execute, taken)
+
+    def _wrong_kind(self) -> bytes:
+        """One partition's answer to a question is none, and a call to all would run everywhere."""
+        if self._rows is not None:
+            return _error(
+                f"{self.name} answers questions to all partitions of {self._rows.topic}",
+                hint=f"`headwater rpc ask {self.name}`, hw.rpc.ask, POST /rpc/{self.name}/ask",
+            )
+        return _error(
+            f"{self.name} takes calls, each of which one server executes",
+            hint=f"`headwater rpc call {self.name}`, hw.rpc.call, POST /rpc/{self.name}",
+        )
 
     def _execute(self, taken: "_Taken") -> None:
         """In a thread of the pool."""

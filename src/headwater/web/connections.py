@@ -57,6 +57,18 @@ class Connection(H11Protocol):
         self.upgraded_connection_lost()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """Of a request that cannot be read any further. Its answer may be about to begin, or have
+        begun: nothing more of it is sent.
+        """
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """The connection is another protocol's from here on; its limits stay ours."""
         super().handle_websocket_upgrade(event)

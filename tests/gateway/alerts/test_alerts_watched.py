@@ -19,7 +19,7 @@ from headwater.cli.main import run
 from headwater.client.group_offsets import GroupOffsets
 from headwater.errors import HeadwaterError
 from headwater.gateway.alerts import store
-from headwater.gateway.alerts.measures import measured
+from headwater.gateway.alerts.measures import Measures
 from headwater.gateway.alerts.service import AlertService
 from headwater.settings import ClientSettings
 
@@ -121,10 +121,12 @@ def test_values_that_cannot_be_read_are_errors_and_no_alerts(project):
         '[alert.c]\nwhen = "disk_free() < 1GiB"\n'
         '[alert.d]\nwhen = "certificate_days() < 1"\n'
         '[alert.e]\nwhen = "(SELECT count(*) FROM w.t) > 1"\n'
+        '[alert.f]\nwhen = "(SELECT count(*) FROM missing) within 5m > 1"\n'
     )
-    for alert in loaded.alerts.values():
-        with pytest.raises(HeadwaterError):
-            measured(loaded, alert.condition)
+    with Measures(loaded) as measures:
+        for alert in loaded.alerts.values():
+            with pytest.raises(HeadwaterError):
+                measures.value(alert.condition)
 
 
 def test_rows_of_a_derived_table(tmp_path, topic):
@@ -145,9 +147,60 @@ def test_rows_of_a_derived_table(tmp_path, topic):
     loaded = config.load(environ={}, cwd=str(tmp_path))
     found = {}
     for name, alert in loaded.alerts.items():
-        value = measured(loaded, alert.condition)
+        value = Measures(loaded).value(alert.condition)
         found[name] = (value, alert.condition.holds(value))
     assert found == {"wien": (4, True), "some": (2, False), "none": (5, True)}
+
+
+def test_records_of_a_topic_within_a_time(project, gateway_broker, new_topic):
+    topic, name = new_topic(partitions=2), unique()
+    declined = f"(SELECT count(*) FROM `{topic}` WHERE state = 'declined' AND total >= 100)"
+    with receivers() as listening:
+        loaded = project(
+            f'[alert.{name}]\nwhen = "{declined} within 1h > 2"\n'
+            f'notify = ["webhook:{listening.url_of("pager")}"]\n'
+            f'[alert.all]\nwhen = "(SELECT count(*) FROM `{topic}`) within 1h < 1"\n'
+            f'[alert.none]\nwhen = "(SELECT count(*) FROM `{topic}` WHERE a.b IS NULL)'
+            ' within 1h > 0"\n'
+        )
+        producer = Producer({"bootstrap.servers": gateway_broker, "transactional.id": topic})
+        producer.init_transactions(TIMEOUT_S)
+
+        def write(*values, at_ms=None):
+            producer.begin_transaction()
+            for number, value in enumerate(values):
+                stamp = {} if at_ms is None else {"timestamp": at_ms}
+                producer.produce(topic, value, partition=number % 2, **stamp)
+            producer.commit_transaction(TIMEOUT_S)
+
+        one = b'{"state":"declined","total":100.5}'
+        now_ms = int(time.time() * 1000)
+        write(one, one, at_ms=now_ms - 7_200_000)  # too old
+        write(one, one, b'{"state":"declined","total":99}', b'{"state":"declined"}')
+        write(b'{"state":"paid","total":500,"a":{"b":1}}', b"\xff no JSON", b'{"state":null}')
+        with Measures(loaded) as measures, watching(loaded):
+
+            def values():
+                return [measures.value(alert.condition) for alert in loaded.alerts.values()]
+
+            assert values() == [2, 7, 6]
+            write(one)
+            assert values() == [3, 8, 7]  # from where it was
+            listening.wait(lambda: listening.got["pager"], TIMEOUT_S)
+            assert listening.got["pager"][0].json["value"] == 3
+
+
+def test_records_leave_the_count_with_their_time(project, gateway_broker, topic):
+    loaded = project(f'[alert.a]\nwhen = "(SELECT count(*) FROM `{topic}`) within 2s > 0"\n')
+    producer = Producer({"bootstrap.servers": gateway_broker})
+    now_ms = int(time.time() * 1000)
+    producer.produce(topic, "soon", timestamp=now_ms - 1_000)
+    producer.produce(topic, "later", timestamp=now_ms + 3_600_000)  # of a clock that is wrong
+    producer.flush()
+    with Measures(loaded) as measures:
+        condition = loaded.alerts["a"].condition
+        assert measures.value(condition) in (1, 2)
+        wait_until(lambda: measures.value(condition) == 0, TIMEOUT_S, "both to leave")
 
 
 def test_disk_and_certificates(tmp_path):
@@ -160,7 +213,7 @@ def test_disk_and_certificates(tmp_path):
         '[alert.certificate]\nwhen = "certificate_days() < 14"\n'
     )
     loaded = config.load(environ={}, cwd=str(tmp_path))
-    values = {name: measured(loaded, one.condition) for name, one in loaded.alerts.items()}
+    values = {name: Measures(loaded).value(one.condition) for name, one in loaded.alerts.items()}
     assert 0 < values["disk"] <= 100
     assert values["free"] > 1000
     assert 19 <= values["certificate"] <= 20
@@ -202,7 +255,7 @@ def test_metrics_of_alerts_say_what_fires_and_what_became_of_notices(
             producer.produce(topic, str(number))
         producer.produce(topic, "old", timestamp=int(time.time() * 1000) - 3_600_000)
         producer.flush()
-        assert 0.4 < measured(loaded, loaded.alerts[name].condition) <= 31 / 60
+        assert 0.4 < Measures(loaded).value(loaded.alerts[name].condition) <= 31 / 60
         with watching(loaded) as service:
 
             def lines():

@@ -5,6 +5,7 @@ cannot be read.
 import shutil
 import time
 from pathlib import Path
+from typing import Self
 
 from headwater.alert_settings import MAX_COUNTED, Condition, parse_select
 from headwater.capture import positions
@@ -13,6 +14,7 @@ from headwater.client.reading.compacted import read_committed_latest
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher
 from headwater.config import Config
 from headwater.errors import ConfigError, NotReady, RequestRefused
+from headwater.gateway.alerts.record_counts import RecordCounts
 from headwater.gateway.tables import derived
 from headwater.gateway.tables.queries import Condition as RowCondition
 from headwater.gateway.tables.queries import Query
@@ -25,8 +27,30 @@ _DLQ = ".dlq"
 _RATE_S = 60
 
 
-def measured(config: Config, condition: Condition) -> float:
-    """The value of the condition's measure now."""
+class Measures:
+    """Of the alerts of a configuration. To be used by one thread at a time; to be closed."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._counts = RecordCounts(config)
+
+    def close(self) -> None:
+        self._counts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def value(self, condition: Condition) -> float:
+        """Of the condition's measure, now."""
+        if condition.within_s:
+            return self._counts.count(condition)
+        return _measured(self._config, condition)
+
+
+def _measured(config: Config, condition: Condition) -> float:
     name = condition.argument
     match condition.measure:
         case "lag":
@@ -165,7 +189,7 @@ def _count(config: Config, condition: Condition) -> float:
             hint="it is the name of a sink, and of a table that a pipeline or view maintains there",
         )
     conditions = tuple(
-        RowCondition(column, sign, value) for column, sign, value in select.conditions
+        RowCondition(one.column[-1], one.operator, one.value) for one in select.conditions
     )
     limit = min(int(condition.threshold) + 1, MAX_COUNTED)
     return float(len(derived.select(table, Query(conditions, limit=max(limit, 1))).rows))

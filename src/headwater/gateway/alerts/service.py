@@ -17,7 +17,7 @@ from headwater.client.reading.compacted import CommittedLatest
 from headwater.config import Config
 from headwater.errors import HeadwaterError
 from headwater.gateway.alerts import notices, store
-from headwater.gateway.alerts.measures import measured
+from headwater.gateway.alerts.measures import Measures
 from headwater.gateway.alerts.metrics import FAILED, GIVEN_UP, SENT, AlertMetrics
 from headwater.gateway.alerts.rules import AlertState, advanced, place_id
 from headwater.gateway.ownership import Ownership
@@ -77,6 +77,7 @@ class _Watch:
         latest = CommittedLatest(self._bootstrap, self._login, store.TOPIC, patience_s=10.0)
         ownership = Ownership(self._bootstrap, self._login, GROUP, store.TOPIC, lambda _: None)
         self._delivery = Delivery(self._bootstrap, self._login, _MAX_RECORD_BYTES)
+        self._measures = Measures(self._config)
         try:
             while not self._is_closed.is_set():
                 stored = store.decoded(await asyncio.to_thread(latest.read))
@@ -94,6 +95,7 @@ class _Watch:
         finally:
             self._metrics.states = {}
             await asyncio.to_thread(ownership.close)
+            self._measures.close()
             self._delivery.close()
             latest.close()
 
@@ -102,7 +104,7 @@ class _Watch:
         state = self._states.setdefault(name, AlertState())
         now_ms = _now_ms()
         try:
-            value = await asyncio.to_thread(measured, self._config, alert.condition)
+            value = await asyncio.to_thread(self._measures.value, alert.condition)
         except HeadwaterError as error:
             state.error, state.checked_ms = str(error)[:500], now_ms
         else:

@@ -1,4 +1,5 @@
-"""POST /rpc/NAME: a request to a service, and its reply.
+"""POST /rpc/NAME: a request to a service, and its reply. POST /rpc/NAME/ask: a question to all
+partitions that a service answers for, and the answers.
 
 The gateway calls with its own login, after the broker has said that the caller may write to the
 topic of requests: replies of all callers are in one topic, which users need not be able to read.
@@ -6,6 +7,7 @@ topic of requests: replies of all callers are in one topic, which users need not
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import orjson
@@ -55,7 +57,28 @@ class Calls:
 
 async def _call(request: Request) -> Response:
     """A request to a service (`headwater rpc serve`), and its reply; timeout_s."""
+    name, who = request.path_params["name"], caller_of(request)
+    request_id = _id(request, who.name, name)
+
+    async def call(caller: Caller, body: Any, timeout_s: float) -> Any:
+        return await api.awaited(caller, name, body, timeout_s=timeout_s, request_id=request_id)
+
+    return await _replied(request, name, call)
+
+
+async def _ask(request: Request) -> Response:
+    """A question to all partitions of a service: the list of their answers; timeout_s."""
     name = request.path_params["name"]
+
+    async def ask(caller: Caller, body: Any, timeout_s: float) -> Any:
+        return await api.asked(caller, name, body, timeout_s=timeout_s)
+
+    return await _replied(request, name, ask)
+
+
+async def _replied(
+    request: Request, name: str, send: Callable[[Caller, Any, float], Awaitable[Any]]
+) -> Response:
     check_names(request.query_params, _PARAMETERS)
     timeout_s = seconds(request.query_params, "timeout_s", _TIMEOUT_S, _MAX_TIMEOUT_S)
     gateway, who = gateway_of(request), caller_of(request)
@@ -75,12 +98,7 @@ async def _call(request: Request) -> Response:
     try:
         body = _parsed(await held.read(request, gateway.config.gateway.max_request_bytes))
         caller = await own.part(Calls, lambda: Calls(own)).caller()
-        reply = await _while_connected(
-            request,
-            api.awaited(
-                caller, name, body, timeout_s=timeout_s, request_id=_id(request, who.name, name)
-            ),
-        )
+        reply = await _while_connected(request, send(caller, body, timeout_s))
     except CallFailed as error:
         raise Refusal(502, error.what, detail=error.detail, hint=error.hint) from None
     except CallTimedOut as error:
@@ -128,4 +146,7 @@ def _parsed(data: bytearray) -> Any:
         raise Refusal(400, "the request is not JSON", detail=str(error)) from None
 
 
-ROUTES: Final = [Route("/rpc/{name}", _call, methods=["POST"])]
+ROUTES: Final = [
+    Route("/rpc/{name}", _call, methods=["POST"]),
+    Route("/rpc/{name}/ask", _ask, methods=["POST"]),
+]

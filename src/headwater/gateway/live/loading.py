@@ -1,7 +1,7 @@
 """The rows of a topic, read from its start to its end: which topics are tables, and what they hold.
 
 The log has to have the last record of every key: it is compacted, or nothing is ever deleted from
-it. A topic from which records disappear by age has no rows of which we could say that they are all.
+it.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,14 @@ from headwater.client.topics import topic_configs
 from headwater.gateway.answers import Refusal
 from headwater.gateway.live.memory import Memory, too_large
 from headwater.gateway.reading.schemas import Schemas
+from headwater.gateway.tables.table_topics import (
+    COMPACT,
+    hint_for,
+    incomplete,
+    policies_of,
+    require_complete,
+    unordered_truncate,
+)
 from headwater.inspect.table_rows import Kind, Row, completed, step_of
 from headwater.protocol.error_codes import ErrorCode
 from headwater.protocol.messages.metadata import (
@@ -27,7 +35,6 @@ from headwater.web.login_access import PATIENCE_S
 
 _COUNTED_BYTES: Final = 1 << 20  # how often the memory is asked
 _TOMBSTONES_MS: Final = 86_400_000
-_COMPACT, _DELETE = "compact", "delete"
 
 
 @dataclass
@@ -68,12 +75,7 @@ def load(
     starts = fetcher.offsets(everything, EARLIEST)
     ends = fetcher.offsets(everything, LATEST)
     if not is_compacted and any(starts.values()):
-        raise Refusal(
-            409,
-            f"topic {topic} is no table",
-            detail="records were deleted from its start",
-            hint=_hint(topic),
-        )
+        raise incomplete(topic)
     tombstones_ms = int(configs.get("delete.retention.ms", _TOMBSTONES_MS))
     loaded = Loaded(
         identity,
@@ -127,36 +129,11 @@ def _count(topic: str, loaded: Loaded, size_bytes: int, memory: Memory) -> None:
 def _checked_policy(topic: str, configs: Mapping[str, str]) -> bool:
     """Whether it is compacted. Raises Refusal if it is no table."""
     if not configs:
-        raise Refusal(403, f"the settings of topic {topic} cannot be read", hint=_hint(topic))
-    policies = {part.strip() for part in configs.get("cleanup.policy", _DELETE).split(",")}
-    if policies == {_COMPACT}:
+        raise Refusal(403, f"the settings of topic {topic} cannot be read", hint=hint_for(topic))
+    if policies_of(configs) == {COMPACT}:
         return True
-    limits = [configs.get(name, "-1") for name in ("retention.ms", "retention.bytes")]
-    if policies <= {_DELETE} and limits == ["-1", "-1"]:
-        return False
-    raise Refusal(
-        409,
-        f"topic {topic} is no table",
-        detail="its records are deleted by age or size (cleanup.policy is"
-        f" {','.join(sorted(policies))}), so rows would disappear without a change",
-        hint=_hint(topic),
-    )
-
-
-def _hint(topic: str) -> str:
-    return (
-        'topics of captures, and views with into = "topic", are tables;'
-        f" GET /topics/{topic} follows the records of any topic"
-    )
-
-
-def unordered_truncate(topic: str) -> Refusal:
-    return Refusal(
-        409,
-        f"table {topic} was truncated, and its topic has several partitions",
-        detail="which of the rows were written before the truncate is not in the log",
-        hint='a capture with partitions = 1, or a view with into = "topic", can be followed',
-    )
+    require_complete(topic, configs)
+    return False
 
 
 def _topic_id(cluster: Cluster, topic: str) -> str:

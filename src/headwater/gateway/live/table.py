@@ -17,11 +17,12 @@ import orjson
 from headwater.errors import HeadwaterError
 from headwater.gateway.answers import Refusal
 from headwater.gateway.live.events import event, row_data
-from headwater.gateway.live.loading import Loaded, unordered_truncate
+from headwater.gateway.live.loading import Loaded
 from headwater.gateway.live.marks import positions_text, text_of
 from headwater.gateway.live.memory import Memory, too_large
 from headwater.gateway.live.queries import LiveQuery
 from headwater.gateway.live.snapshots import Snapshot
+from headwater.gateway.tables.table_topics import unordered_truncate
 from headwater.inspect.table_rows import Kind, Row, Step, completed
 
 _RING_BYTES: Final = 8 << 20

@@ -18,8 +18,9 @@ from headwater.gateway.callers import READ, Caller, caller_of, is_topic_name
 from headwater.gateway.parameters import check_names, seconds, whole_number
 from headwater.gateway.reading.backlog import readers_of
 from headwater.gateway.reading.schemas import schemas_of
-from headwater.gateway.tables import derived, history, latest, queries, waiting
+from headwater.gateway.tables import derived, history, keys, latest, queries, waiting
 from headwater.gateway.tables.derived import DerivedTable
+from headwater.gateway.tables.table_topics import COMPACT, policies_of, require_complete
 from headwater.spelling import nearest
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _PARAMETERS: Final = (*_COMMON, "where", "order", "limit")
 _OF_HISTORY: Final = ("as_of", "partition")
 _WAIT_S: Final = 10.0
 _MAX_WAIT_S: Final = 60.0
-TOPIC: Final = "topic"  # as a sink: a compacted topic
+TOPIC: Final = "topic"  # as a sink: a topic that is a table
 
 
 async def _rows(request: Request) -> Response:
@@ -147,16 +148,12 @@ async def _of_topic(
     caller.require(READ, name)
     topic = await access.topic(name, READ)
     # A login that may read the topic may lack the right to read its settings.
-    policy = (await access.ask(topic_configs, name)).get("cleanup.policy", "compact")
+    configs = await access.ask(topic_configs, name)
+    is_compacted = not configs or COMPACT in policies_of(configs)
     if asked.as_of is not None:
-        return await _as_it_was(gateway, access, topic, asked, is_compacted="compact" in policy)
-    if "compact" not in policy:
-        raise Refusal(
-            409,
-            f"topic {name} is no table",
-            detail="it is not compacted",
-            hint=f"GET /topics/{name} reads its records, as_of the last one of a key",
-        )
+        return await _as_it_was(gateway, access, topic, asked, is_compacted=is_compacted)
+    if not is_compacted:
+        require_complete(name, configs)
     columns = asked.query.columns
     _check_columns(columns)
     schemas = schemas_of(gateway.config, access, name)
@@ -164,18 +161,18 @@ async def _of_topic(
 
     async def position() -> Any:
         nonlocal found
-        found = await gateway.latest.current(access, name, topic.partitions)
+        found = await gateway.latest.current(
+            access, name, topic.partitions, schemas, is_compacted=is_compacted
+        )
         return {name: found.ends}
 
     wanted = {} if asked.token is None else waiting.parse(asked.token, (name,))
     await waiting.reached(wanted, position, asked.wait_s)
     assert found is not None
     if asked.key is None:
-        rows = await asyncio.to_thread(found.select, asked.query, schemas)
-    elif len(asked.key) != 1:
-        raise Refusal(400, f"the key of topic {name} is one value")
+        rows = await asyncio.to_thread(found.select, asked.query)
     else:
-        row = await asyncio.to_thread(found.row, asked.key[0].encode(), schemas)
+        row = found.row(asked.key)
         rows = [] if row is None else [{column: row[column] for column in columns or row}]
     return _json(name, rows, waiting.token_of({name: found.ends}), asked.key)
 
@@ -186,15 +183,16 @@ async def _as_it_was(
     name, as_of = topic.name, asked.as_of
     assert as_of is not None
     assert asked.key is not None
-    if len(asked.key) != 1:
-        raise Refusal(400, f"the key of topic {name} is one value")
-    columns = asked.query.columns
+    columns, parts = asked.query.columns, asked.key
     _check_columns(columns)
-    key = asked.key[0].encode()
+    readers = readers_of(access)
+    key = await readers.use(lambda fetcher: keys.of_topic(fetcher, name, topic.partitions, parts))
+    if key is None:
+        raise Refusal(400, f"the keys of topic {name} have no {len(parts)} columns")
     partition = partition_of(key, topic.partitions) if asked.partition is None else asked.partition
     if partition >= topic.partitions:
         raise Refusal(400, f"topic {name} has no partition {partition}")
-    found = await readers_of(access).use(
+    found = await readers.use(
         lambda fetcher: history.last_before(
             fetcher, name, partition, key, as_of, is_compacted=is_compacted
         )
@@ -202,7 +200,7 @@ async def _as_it_was(
     rows: list[Any] = []
     if found.record is not None and found.record.value is not None:
         schemas = schemas_of(gateway.config, access, name)
-        row = await asyncio.to_thread(latest.row_of, partition, found.record, schemas)
+        row = await asyncio.to_thread(latest.row_of_record, partition, found.record, schemas)
         rows = [{column: row[column] for column in columns or row}]
     return _json(name, rows, waiting.token_of({name: {partition: found.end}}), asked.key)
 

@@ -13,14 +13,13 @@ from typing import Final
 
 from headwater.client.reading.fetching import Fetcher
 from headwater.client.topics import NewTopic, ensure_topics
-from headwater.errors import HeadwaterError, NotReady
+from headwater.errors import HeadwaterError
 from headwater.gateway.turns import in_turn
 from headwater.gateway.writing.delivery import Delivered
 from headwater.gateway.writing.shards import CONFIGS, PATIENCE_S, SHARDS, TOPIC, Request, Shard
 from headwater.settings import ClientSettings
 
 MAX_KEY_CHARACTERS: Final = 255
-_MAX_MARKERS: Final = 1_000_000  # of all shards, in memory
 _AT_ONCE: Final = 100  # requests in one transaction
 
 
@@ -51,11 +50,6 @@ class Once:
         """
         if not self._queues:
             await in_turn(self._starting, self._start)
-        if sum(len(queue.shard.markers) for queue in self._queues) >= _MAX_MARKERS:
-            raise NotReady(
-                f"{_MAX_MARKERS:,} idempotency keys are stored, and no more fit",
-                hint="they are deleted after a day; requests without a key are taken",
-            )
         return await self._queues[request.identity[0] % len(self._queues)].write(request)
 
     async def _start(self) -> None:

@@ -11,7 +11,8 @@ by another gateway or by this one after a restart, what it has read is all there
 finds its marker writes nothing. One that was cut off, by the death of the gateway or of the broker,
 has either no marker and no records, or both.
 
-Markers are deleted after a day, by retention. Their keys are held in memory: about 150 bytes each.
+Markers are deleted after a day, by retention. Their keys are held in memory, about 150 bytes each,
+so their number is bounded: when a shard is full, new keys are refused, and repetitions answered.
 """
 
 import threading
@@ -41,6 +42,8 @@ PATIENCE_S: Final = 15.0
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 _ATTEMPTS: Final = 5
 _PRUNE_EVERY: Final = 1000
+MOST_MARKERS: Final = 250_000  # of a shard
+_PRUNE_PAUSE_S: Final = 1.0  # of a full shard
 # Records of several requests share a batch up to so many bytes: then their offsets are certain.
 _SHARED_BYTES: Final = 500_000
 _OVERHEAD_BYTES: Final = 50  # of a record in a batch, about
@@ -74,6 +77,7 @@ class Shard:
         self._closing = threading.Lock()
         self._is_closed = False
         self._written = 0
+        self._pruned_s = float("-inf")
         self.markers: dict[bytes, int] = {}  # offset by identity, the oldest first
 
     def close(self) -> None:
@@ -115,6 +119,8 @@ class Shard:
                     for request, stored in zip(requests, found, strict=True)
                     if stored is None
                 ]
+                if new and not self._has_room(len(new)):
+                    return [_full() if one is None else (one, True) for one in found]
                 written = iter(self._write_new(producer, new) if new else ())
                 return [(next(written), False) if one is None else (one, True) for one in found]
             except (Fenced, _Unreported):
@@ -169,9 +175,17 @@ class Shard:
             if record.key is not None
         }
 
+    def _has_room(self, count: int) -> bool:
+        if len(self.markers) + count <= MOST_MARKERS:
+            return True
+        if time.monotonic() - self._pruned_s > _PRUNE_PAUSE_S:
+            self._prune()
+        return len(self.markers) + count <= MOST_MARKERS
+
     def _prune(self) -> None:
         """Drops what retention has deleted."""
         assert self._fetcher is not None
+        self._pruned_s = time.monotonic()
         at = [(TOPIC, self._number)]
         start = self._fetcher.offsets(at, EARLIEST)[at[0]]
         for identity, offset in list(self.markers.items()):
@@ -237,6 +251,13 @@ class Shard:
             producer.abort()
         except HeadwaterError:
             self._disconnect()  # the next fence ends it
+
+
+def _full() -> NotReady:
+    return NotReady(
+        f"{MOST_MARKERS * SHARDS:,} idempotency keys are stored, and no more fit",
+        hint="they are deleted after a day; requests without a key are taken",
+    )
 
 
 class _Unreported(Exception):

@@ -2,6 +2,7 @@
 
     value = json       key: JSON of the key's columns     value: JSON of the row
             debezium   the same                           {"before", "after", "source", "op", …}
+            avro       both as Avro (avro_form.py)
             bytes      the columns key, value, headers, timestamp and partition, as they are
 
 A row that was deleted is a tombstone: its key, and null. In Debezium's form an envelope with "op"
@@ -31,10 +32,13 @@ from headwater.sinks.rows import json_reading, json_text
 from headwater.sinks.rows.last_by_key import with_keys
 from headwater.sinks.rows.row_validation import shown
 
-FORMS: Final = ("json", "debezium", "bytes")
-_BYTES: Final = pa.large_binary()
-_NOTHING: Final = pa.scalar(None, _BYTES)
-_CHUNK_ROWS: Final = 1 << 16
+AVRO: Final = "avro"
+REGISTRY: Final = "avro.registry"
+REGISTRY_OPTIONS: Final = (REGISTRY, f"{REGISTRY}.username", f"{REGISTRY}.password")
+FORMS: Final = ("json", "debezium", AVRO, "bytes")
+BYTES: Final = pa.large_binary()
+_NOTHING: Final = pa.scalar(None, BYTES)
+CHUNK_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 1_000_000
 _KAFKAS_LIMIT_BYTES: Final = 1_048_588  # max.message.bytes, if we may not read it
 _AROUND_A_RECORD_BYTES: Final = 64
@@ -60,6 +64,13 @@ class Form:
         source = {"connector": "headwater", "name": target.owner, "table": target.name}
         self._source = b',"source":' + orjson.dumps(source) + b',"op":'
 
+    def of_topic(self, topic: str) -> "Form":
+        """The format of a version's topic."""
+        return self
+
+    def close(self) -> None:
+        return
+
     def check(self, fields: pa.Schema) -> None:
         """Raises StoreRefused for a column that the format cannot represent."""
         if self.name == "bytes":
@@ -84,7 +95,7 @@ class Form:
         names = [name for name in rows.schema.names if name != OP]
         if self.name == "bytes":
             return {"key": pa.nulls(len(rows)), **{name: rows[name] for name in names}}
-        key = pa.nulls(len(rows), _BYTES)
+        key = pa.nulls(len(rows), BYTES)
         if self._key:
             key = json_text.objects([rows[name] for name in self._key], self._key)
         value = json_text.objects([rows[name] for name in names], names)
@@ -129,8 +140,8 @@ class Form:
 
     def deletions(self, keys: Sequence[bytes]) -> pa.RecordBatch:
         """Of all these keys."""
-        key = pa.array(keys, _BYTES)
-        columns = {"key": key, "value": pa.nulls(len(keys), _BYTES)}
+        key = pa.array(keys, BYTES)
+        columns = {"key": key, "value": pa.nulls(len(keys), BYTES)}
         if self.name == "debezium":
             columns["value"] = json_text.joined(
                 len(keys),
@@ -141,7 +152,7 @@ class Form:
 
     def rows(self, records: pa.Table, fields: pa.Schema) -> Iterator[pa.RecordBatch]:
         """From records that are no tombstones back to rows with these fields."""
-        for chunk in records.to_batches(max_chunksize=_CHUNK_ROWS):
+        for chunk in records.to_batches(max_chunksize=CHUNK_ROWS):
             if self.name == "bytes":
                 yield pa.RecordBatch.from_arrays(
                     [chunk[name].cast(fields.field(name).type) for name in fields.names],
@@ -158,6 +169,18 @@ class Form:
         if self.name != "bytes":
             return ["value"]
         return [name for name in fields.names if name not in ("key", "partition")]
+
+
+def form_of(target: Target, log: Log) -> Form:
+    """Raises ConfigError."""
+    if target.options.get("value") == AVRO:
+        from headwater.sinks.topic.avro_form import AvroForm  # few topics need it
+
+        return AvroForm(target, log)
+    for name in REGISTRY_OPTIONS:
+        if name in target.options:
+            raise ConfigError(f'topic {target.name}: {name} needs value = "avro"')
+    return Form(target)
 
 
 def is_deleted(rows: pa.RecordBatch) -> pa.Array:
@@ -225,7 +248,7 @@ class RecordBuilder:
         """Raises RowRefused for a row without a key, and for one that is larger than the topic
         allows; with `refused` they are left out and added to it.
         """
-        for chunk in with_keys(rows, self._key, refused).to_batches(max_chunksize=_CHUNK_ROWS):
+        for chunk in with_keys(rows, self._key, refused).to_batches(max_chunksize=CHUNK_ROWS):
             columns, deleted = self._form.columns(chunk), is_deleted(chunk)
             too_large = [
                 row

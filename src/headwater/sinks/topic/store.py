@@ -39,10 +39,11 @@ from headwater.sinks.settings import SinkSettings
 from headwater.sinks.topic import history
 from headwater.sinks.topic.history import Moment
 from headwater.sinks.topic.records import (
-    Form,
+    REGISTRY_OPTIONS,
     RecordBuilder,
     compression_of,
     find_topic,
+    form_of,
     last_by_key,
 )
 from headwater.sinks.topic.transactional_positions import (
@@ -63,7 +64,7 @@ _CONFIGS: Final = (
     "retention.ms", "segment.bytes",
 )  # fmt: skip
 OPTIONS: Final = ()
-TARGET_OPTIONS: Final = ("value", "partitions", "compression", *_CONFIGS)
+TARGET_OPTIONS: Final = ("value", "partitions", "compression", *REGISTRY_OPTIONS, *_CONFIGS)
 
 _PATIENCE_S: Final = 10.0  # the pipeline retries, and reports it meanwhile
 _FOLDED_ROWS: Final = (
@@ -79,7 +80,7 @@ class TopicStore(Store):
     def __init__(self, settings: SinkSettings, target: Target, log: Log) -> None:
         self.target = target
         self.log = log
-        self.form = Form(target)
+        self.form = form_of(target, log)
         options = target.options
         self.compression = compression_of(options)
         partitions = options.get("partitions", "1")
@@ -90,6 +91,9 @@ class TopicStore(Store):
             **({"cleanup.policy": "compact"} if target.key else {"retention.ms": "-1"}),
             **{name: options[name] for name in _CONFIGS if name in options},
         }
+
+    def close(self) -> None:
+        self.form.close()
 
     def check(self) -> None:
         for version, state in {1: None, **self._states()}.items():
@@ -242,8 +246,8 @@ def names_of(topic: str) -> tuple[str, bytes]:
 class TopicWriter(Writer):
     def __init__(self, store: TopicStore, version: int, fields: pa.Schema) -> None:
         self._store = store
-        self._form = store.form
         self._topic = store.topic(version)
+        self._form = store.form.of_topic(self._topic)
         self._transactions = TransactionalPositions(
             store.log, *names_of(self._topic), patience_s=_PATIENCE_S
         )

@@ -54,7 +54,7 @@ def _configure_name(parser: Parser) -> None:
 def _test(args: argparse.Namespace) -> int:
     """The condition now, and a notice to everybody who is notified."""
     from headwater.gateway.alerts import notices
-    from headwater.gateway.alerts.measures import measured
+    from headwater.gateway.alerts.measures import Measures
     from headwater.gateway.alerts.rules import TEST, event_of
 
     loaded = load_config(args)
@@ -62,7 +62,8 @@ def _test(args: argparse.Namespace) -> int:
     value: float | None = None
     error = ""
     try:
-        value = measured(loaded, alert.condition)
+        with Measures(loaded) as measures:
+            value = measures.value(alert.condition)
     except HeadwaterError as unreadable:
         error = str(unreadable)
     event = event_of(alert, TEST, value, time.time_ns() // 1_000_000)
