@@ -1,6 +1,7 @@
 """The guide does what it says: commands exist, settings are right, and pages run as they stand."""
 
 import ast
+import json
 import re
 import shlex
 import shutil
@@ -8,6 +9,7 @@ import textwrap
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import sqlglot
@@ -16,8 +18,11 @@ from support.documentation.session import Session, difference, expected_of
 from tiers import long, representative
 
 from headwater import config
+from headwater.capture.metrics import CaptureState, exposition
 from headwater.cli.main import COMMANDS
 from headwater.errors import HeadwaterError, UsageError
+from headwater.settings import BrokerSettings
+from headwater.testing import InProcessBroker
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -26,11 +31,14 @@ PAGES = [
     *(ROOT / "examples").rglob("*.md"),
     *(ROOT / "src/headwater").rglob("*.md"),
 ]
-GUIDE = sorted(
-    page
-    for page in (ROOT / "docs").rglob("*.md")
-    if page.parent.name in {"concepts", "tutorials", "how-to"} or page.name == "start.md"
-)
+GUIDE = [
+    ROOT / "README.md",
+    *sorted(
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.parent.name in {"concepts", "tutorials", "how-to"} or page.name == "start.md"
+    ),
+]
 STANDS_FOR_ALL = "guarantees"  # a broker and a gateway, no Spark: the quick tier runs this one
 
 
@@ -180,6 +188,41 @@ def test_the_sql_that_guide_pages_show_is_sql():
         for block in blocks(page):
             if block.language == "sql" and block.runs:
                 assert sqlglot.parse(block.text, read="postgres"), f"{named(page)}:{block.line}"
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    source = "".join(path.read_text() for path in (ROOT / "src/headwater").rglob("*.py"))
+    source = re.sub(r'"\s*f?"', "", source)  # texts that go on in the next line
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    messages = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
+    texts = [text for message in messages for text in re.findall(r"`` ?(.*?) ?``|`(.*?)`", message)]
+    pieces = [
+        piece.strip("` ")
+        for double, single in texts
+        for piece in (double or single).split("…")
+        if " " in piece.strip() and not piece.startswith("headwater")
+    ]
+    assert len(pieces) > 20
+    assert not [piece for piece in pieces if piece not in source]
+
+
+def test_the_dashboard_shows_metrics_that_there_are(tmp_path):
+    dashboard = json.loads((ROOT / "docs/how-to/grafana.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    rules = (ROOT / "docs/how-to/monitoring.md").read_text()
+    queries += re.findall(r"expr: (.*)", rules)
+    asked = {name for query in queries for name in re.findall(r"headwater_\w+", query)}
+    settings = BrokerSettings(
+        listen="127.0.0.1:0", metrics_listen="127.0.0.1:0", archive=f"file://{tmp_path}/archive"
+    )
+    with (
+        InProcessBroker.serving(str(tmp_path / "data"), settings) as broker,
+        urlopen(f"http://{broker.metrics_address}/metrics") as response,
+    ):
+        served = response.read().decode() + exposition(CaptureState("shop"))
+    names = set(re.findall(r"^# TYPE (\w+)", served, re.MULTILINE))
+    assert len(asked) > 20
+    assert sorted(asked - names) == []
 
 
 def test_every_page_is_in_the_navigation_once():
