@@ -1,8 +1,11 @@
 """The guide under /docs: its pages, or how to build it."""
 
 import pytest
+from playwright.sync_api import expect
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
+from support.console.chromium import check_readable
+from tiers import long
 
 from headwater.console.web import documentation
 from headwater.errors import NotReady
@@ -42,3 +45,22 @@ def test_a_guide_that_is_not_built_says_how_it_is(tmp_path):
     with pytest.raises(NotReady, match="not built") as refused:
         TestClient(Starlette(routes=[site])).get("/docs/")
     assert "make docs-site" in refused.value.hint
+
+
+@BUILT
+def test_the_search_finds_pages_without_a_network(console, new_page):
+    page = new_page()
+    page.goto(f"{console.url}/docs/")
+    page.get_by_role("searchbox").fill("watermark")
+    page.keyboard.press("Enter")
+    expect(page.locator("#search-results li").first).to_be_visible()
+    expect(page.locator("#search-results")).to_contain_text("Time and joins")
+
+
+@BUILT
+@long
+@pytest.mark.parametrize("path", ["", "start.html", "concepts/log.html", "cli.html", "limits.html"])
+def test_pages_of_the_guide_are_readable(path, console, new_page):
+    page = new_page()
+    page.goto(f"{console.url}/docs/{path}")
+    check_readable(page, path)
