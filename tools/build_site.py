@@ -45,20 +45,20 @@ def navigation() -> dict[str, list[str]]:
         if line.startswith("## "):
             sections[line[3:]] = []
         elif sections:
-            known = pages()
+            sites = pages()
             for target in LINK.finditer(line):
                 path = _in_repository(INDEX, target["target"])
-                if path in known:
+                if path in sites:
                     section = sections[next(reversed(sections))]
-                    section.append(known[path].removesuffix(".md"))
+                    section.append(sites[path].removesuffix(".md"))
     return sections
 
 
 def stage() -> None:
     """Writes what has changed, removes what is no longer there."""
-    known = pages()
+    sites = pages()
     wanted = {}
-    for source, page in known.items():
+    for source, page in sites.items():
         text = (ROOT / source).read_text()
         files: dict[str, Path] = {}
         text = LINK.sub(partial(_adapted, source, page, files), text)
