@@ -59,6 +59,7 @@ class Session:
         self._state.mkdir()
         self._ports = {port: str(free_port()) for port in _PORTS}
         self._python: subprocess.Popen[bytes] | None = None
+        self._terminals: list[int] = []
         (directory / "tmp").mkdir()
         self._environment = {
             **{name: value for name, value in os.environ.items() if "HEADWATER" not in name},
@@ -108,8 +109,8 @@ class Session:
             start_new_session=True,
         )
         os.close(theirs)
+        self._terminals.append(ours)  # closed at the end: what runs in the background would hang up
         shown = _read(ours, process)
-        os.close(ours)
         self._cwd = Path((self._state / "cwd").read_text().strip())
         return self._as_documented(shown.decode(errors="replace"))
 
@@ -143,6 +144,8 @@ class Session:
         for running in (self._directory / "work").rglob("up.json"):
             self._cwd = running.parents[1]
             self.command("headwater down")
+        for terminal in self._terminals:
+            os.close(terminal)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _real(self, text: str) -> str:
