@@ -7,10 +7,12 @@ BIN := $(VENV)/bin
 
 VENDOR := src/headwater/console/static/vendor
 
-.PHONY: run test test-all test-fast pytest pytest-fast lint bench docs lock messages system clean
+SITE := src/headwater/console/site
+
+.PHONY: run test test-all test-fast pytest pytest-fast lint bench docs docs-site lock messages system clean
 .DEFAULT_GOAL := run
 
-run: $(VENV)/.run $(VENV)/.classes $(VENDOR)/htmx.min.js  ## the demo
+run: $(VENV)/.run $(VENV)/.classes $(VENDOR)/htmx.min.js docs-site  ## the demo
 	@$(BIN)/headwater demo
 
 # docs/testing.md describes the tiers. In six processes on two cores, because most tests
@@ -20,7 +22,7 @@ JOBS ?= 6
 WORKERS := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 TIMED := tests/broker/network/test_backpressure.py
 
-test: system $(VENV)/.dev $(VENV)/.classes $(VENDOR)/htmx.min.js  ## every promise, in some 15 minutes
+test: system $(VENV)/.dev $(VENV)/.classes $(VENDOR)/htmx.min.js docs-site  ## every promise, in some 15 minutes
 	@$(MAKE) --no-print-directory -j 2 lint pytest
 	$(BIN)/python -m pytest $(TIMED)
 
@@ -57,11 +59,21 @@ docs: $(VENV)/.dev  ## the generated pages of docs/
 	$(BIN)/python tools/generate_cli_docs.py
 	$(BIN)/python tools/generate_module_map.py
 
+docs-site: $(SITE)/index.html  ## docs/ as a site, which the console serves under /docs
+
+$(SITE)/index.html: $(wildcard *.md) $(shell find docs examples tools/site -type f) \
+		tools/build_site.py $(VENV)/.docs
+	@echo "Building the documentation …"
+	@$(BIN)/python tools/build_site.py
+	@touch $@
+
 lock: $(VENV)/.dev  ## new versions of everything, within pyproject.toml's ranges
 	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \
 		--quiet pyproject.toml --extra all --extra demo -o requirements.txt
 	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \
 		--quiet pyproject.toml --extra all --extra demo --group dev -o requirements-dev.txt
+	$(BIN)/uv pip compile --universal --no-emit-index-url --no-header --no-annotate --upgrade \
+		--quiet --group docs -c requirements-dev.txt -o requirements-docs.txt
 
 messages: $(VENV)/.dev  ## src/headwater/protocol/messages from Kafka's own schemas
 	$(BIN)/python -m bench.peers.kafka --fetch
@@ -89,8 +101,12 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
+$(VENV)/.docs: requirements-docs.txt $(VENV)/.run
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
 $(VENDOR)/htmx.min.js: package-lock.json tools/install_console_assets.sh $(VENV)/.run
 	@bash tools/install_console_assets.sh $(BIN)
 
 clean:
-	rm -rf $(VENV) node_modules $(VENDOR) .work .headwater .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) node_modules $(VENDOR) $(SITE) .work .headwater .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,7 +20,7 @@ from headwater.console.project.event_store import ConsoleEvents
 from headwater.console.project.jobs import Jobs, options_of
 from headwater.console.project.overview import Overview
 from headwater.console.topics.search import Searches
-from headwater.console.web import rendering, signing_in
+from headwater.console.web import documentation, rendering, signing_in
 from headwater.console.web.access import Access
 from headwater.console.web.not_found import NoSuchThing
 from headwater.console.web.security import Guard
@@ -173,6 +173,7 @@ def create(config: Config) -> Starlette:
             Route("/metrics", _metrics),
             *signing_in.ROUTES,
             *ROUTES,
+            *documentation.ROUTES,
             Mount("/static", _Static(directory=rendering.STATIC), name="static"),
         ],
         middleware=[Middleware(Guard, console=console), Middleware(_Edge, console=console)],

@@ -1,0 +1,1 @@
+"""Pages of docs/ as sessions that run: blocks of Markdown, and what they print."""
