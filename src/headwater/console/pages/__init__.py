@@ -19,6 +19,7 @@ from headwater.console.pages import (
     stores,
     tail,
     topic_changes,
+    topic_settings,
     topics,
     webhooks,
 )
@@ -38,7 +39,13 @@ _MAIN_PAGES: Final = (
     alerts,
     jobs,
 )
-_SUBPAGES: Final = (records, search, tail, topic_changes)  # linked from the main ones
+_SUBPAGES: Final = (
+    records,
+    search,
+    tail,
+    topic_changes,
+    topic_settings,
+)  # linked from the main ones
 
 NAVIGATION: Final = tuple(module.NAVIGATION_ENTRY for module in _MAIN_PAGES)
 ROUTES: Final[list[BaseRoute]] = [

@@ -30,8 +30,16 @@ async def _stores(request: Request) -> Response:
         for write in pipeline.writes
     ]
     recent = await jobs.about(request, NAVIGATION_ENTRY.path)
+    lines = await overview.small_lines(
+        {store["store"]: f"write.lag/{store['store']}" for store in stores}
+    )
     return shown(
-        request, "stores.html", {"stores": stores}, recent=recent[:3], missing=state.missing
+        request,
+        "stores.html",
+        {"stores": stores},
+        recent=recent[:3],
+        missing=state.missing,
+        lines=lines,
     )
 
 
@@ -49,7 +57,7 @@ async def _store(request: Request) -> Response:
     name = f"{pipeline.name}/{write.name}"
     data |= {
         "positions": _positions(write),
-        "over_time": overview.writes.chart(name, ("records behind", "lag")),
+        "plots": await overview.plots(request, *pipelines.plots_of_write(name)),
     }
     address = address_of(pipeline, write)
     about = await jobs.about(request, address)

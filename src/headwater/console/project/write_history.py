@@ -1,4 +1,4 @@
-"""Recent samples of each write of a pipeline, for charts, rates and the lag in seconds.
+"""Recent samples of each write of a pipeline, for rates and the lag in seconds.
 
 The console holds a bounded number of samples in memory.
 """
@@ -6,7 +6,7 @@ The console holds a bounded number of samples in memory.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.pipelines.views.plan_steps import IN, OUT
@@ -28,11 +28,6 @@ class Sample:
     at: float
     read: int | None
     end: int
-    batch_ms: float | None
-    store_ms: float | None
-    rows_per_s: float | None
-    state_bytes: int | None
-    gap_s: float | None  # of the watermark that is furthest behind
 
     @property
     def lag(self) -> int | None:
@@ -54,7 +49,7 @@ class WriteHistory:
                     continue
                 samples = self._samples.setdefault(name, deque(maxlen=_SAMPLES))
                 if not samples or at - samples[-1].at >= _AT_LEAST_S:
-                    samples.append(_sample(write, at, is_running=pipeline.is_running))
+                    samples.append(_sample(write, at))
                     rows = self._rows.setdefault(name, deque(maxlen=_COUNTED))
                     rows.append((at, _counters(write) if pipeline.is_running else {}))
 
@@ -101,17 +96,6 @@ class WriteHistory:
         first_at, first = next(one for one in samples if last_at - one[0] <= _RATE_OVER_S)
         return first, last, last_at - first_at
 
-    def chart(self, name: str, *series: tuple[str, str]) -> dict[str, Any]:
-        """For uPlot: (label, attribute of a sample) each."""
-        samples = self._samples.get(name, ())
-        return {
-            "x": [sample.at for sample in samples],
-            "series": [
-                {"label": label, "y": [getattr(sample, attribute) for sample in samples]}
-                for label, attribute in series
-            ],
-        }
-
 
 def _counters(write: WriteState) -> Counters:
     return {
@@ -120,24 +104,7 @@ def _counters(write: WriteState) -> Counters:
     }
 
 
-def _sample(write: WriteState, at: float, *, is_running: bool) -> Sample:
-    reported = write.reported if is_running else {}
-    batch = {} if write.is_idle else reported
+def _sample(write: WriteState, at: float) -> Sample:
     end = sum(sum(ends.values()) for ends in write.ends.values())
     lag = write.lag
-    gaps = [
-        operator["watermark_gap_s"]
-        for operator in write.operators.values()
-        if "watermark_gap_s" in operator
-    ]
-    operators = [operator.get("state_bytes") or 0 for operator in write.operators.values()]
-    return Sample(
-        at,
-        None if lag is None else end - lag,
-        end,
-        batch.get("batch_ms"),
-        batch.get("store_ms"),
-        0.0 if reported and write.is_idle else batch.get("rows_per_s"),
-        (reported.get("state_bytes") or 0) + sum(operators) if reported else None,
-        max(gaps, default=None),
-    )
+    return Sample(at, None if lag is None else end - lag, end)
