@@ -38,7 +38,7 @@ def pipeline(read, end, *, is_running=True, **reported):
 
 def of_write(*arguments, **options):
     project = ProjectState(0.0, [], [pipeline(*arguments, **options)])
-    found = figures(reading(), project, (), (), ())
+    found = figures(reading(), project, (), (), (), {})
     return {name.partition("/")[0]: value for name, value in found.items() if "/p/" in name}
 
 
@@ -50,9 +50,10 @@ def test_topics_groups_queues_and_processes():
         [GroupLag("g", "stable", "classic", ("t",), 7), GroupLag("q", "stable", "share", (), None)],
         [ShareGroup("q", "stable", [], progress)],
         [Usage("broker", None, 100), Usage("gateway", 0.5, 50)],
+        {"connections": 3},
     )
     assert found == {
-        "records_per_s": 5, "size_bytes": 45, "process.memory/broker": 100,
+        "records_per_s": 5, "size_bytes": 45, "connections": 3, "process.memory/broker": 100,
         "process.cpu/gateway": 0.5, "process.memory/gateway": 50, "queue.backlog/q": 9,
         "queue.in_flight/q": 2, "group.lag/g": 7, "topic.rate/t": 2, "topic.size/t": 40,
         "topic.skew/t": 1.5, "topic.rate/u": 3, "topic.size/u": 5,
@@ -64,7 +65,7 @@ def test_a_capture():
         SourcePosition({"id": 7}, None), ts_ms=0, written_ms=0, lag=Lag(10, 4096)
     )
     project = ProjectState(0.0, [CaptureState("shop", None, Stored(stored, {}))], [])
-    found = figures(reading(), project, (), (), ())
+    found = figures(reading(), project, (), (), (), {})
     assert (found["capture.lag_bytes/shop"], found["capture.retained/shop"]) == (10, 4096)
 
 
@@ -74,7 +75,7 @@ def test_of_many_topics_the_busiest_and_those_that_were_looked_at(monkeypatch):
     topics = [topic(f"t{number}", 1, rate=float(number)) for number in range(9)]
     groups = [GroupLag(f"g{number}", "stable", "classic", (), number) for number in range(9)]
     found = figures(
-        reading(*topics, topic("__x", 1, rate=99.0)), None, groups, (), (), {"topic/t3"}
+        reading(*topics, topic("__x", 1, rate=99.0)), None, groups, (), (), {}, {"topic/t3"}
     )
     assert [name for name in found if "rate/" in name] == ["topic.rate/t3", "topic.rate/t8"]
     assert [name for name in found if "lag/" in name] == ["group.lag/g8"]

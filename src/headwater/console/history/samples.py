@@ -4,7 +4,7 @@ The most important come first, because a history has places for a bounded number
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from headwater.console.history.process_usage import Usage
@@ -27,6 +27,9 @@ _MOST_PROCESSES: Final = 100
 
 ALL_RECORDS: Final = "records_per_s"
 ALL_BYTES: Final = "size_bytes"
+DISK_FREE: Final = "disk.free"
+CONNECTIONS: Final = "connections"
+SHOWN_APIS: Final = ("Produce", "Fetch", "Metadata", "ListOffsets", "OffsetCommit")
 
 
 def figures(
@@ -35,13 +38,14 @@ def figures(
     groups: Iterable[GroupLag],
     queues: Iterable[ShareGroup],
     usages: Iterable[Usage],
+    requests: Mapping[str, float],
     watched: Collection[str] = (),
 ) -> dict[str, float]:
     """Those that are known. `watched`: topics and groups ("topic/NAME", "group/NAME") that have a
     history however quiet they are; of the others, those that are at work.
     """
     found: dict[str, float] = {}
-    for name, value in _all(topics, project, groups, queues, usages, watched):
+    for name, value in _all(topics, project, groups, queues, usages, requests, watched):
         if value is not None:
             found[name] = float(value)
     return found
@@ -53,6 +57,7 @@ def _all(
     groups: Iterable[GroupLag],
     queues: Iterable[ShareGroup],
     usages: Iterable[Usage],
+    requests: Mapping[str, float],
     watched: Collection[str],
 ) -> Figures:
     every = list(topics.topics.values())
@@ -60,6 +65,7 @@ def _all(
     yield ALL_RECORDS, sum(rates) if rates else None
     sizes = [topic.size_bytes for topic in every if topic.size_bytes is not None]
     yield ALL_BYTES, sum(sizes) if sizes else None
+    yield from requests.items()
     for usage in list(usages)[:_MOST_PROCESSES]:
         yield f"process.cpu/{usage.name}", usage.cpu_share
         yield f"process.memory/{usage.name}", usage.memory_bytes

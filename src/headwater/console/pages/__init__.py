@@ -5,13 +5,16 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from headwater.console.pages import (
+    access,
     alerts,
     captures,
+    cluster,
     events,
     flow,
     groups,
     jobs,
     pipelines,
+    processes,
     queues,
     records,
     search,
@@ -38,6 +41,7 @@ _MAIN_PAGES: Final = (
     webhooks,
     alerts,
     jobs,
+    cluster,
 )
 _SUBPAGES: Final = (
     records,
@@ -45,6 +49,8 @@ _SUBPAGES: Final = (
     tail,
     topic_changes,
     topic_settings,
+    access,
+    processes,
 )  # linked from the main ones
 
 NAVIGATION: Final = tuple(module.NAVIGATION_ENTRY for module in _MAIN_PAGES)

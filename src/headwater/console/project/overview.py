@@ -15,6 +15,7 @@ from headwater.client.groups import SHARE
 from headwater.config import Config
 from headwater.console.flow.flow import TopicFlow, graph_of
 from headwater.console.flow.graph import Graph
+from headwater.console.history.broker_requests import BrokerMeter, address_of
 from headwater.console.history.plots import Plot, plots_of, small_lines
 from headwater.console.history.process_usage import Meter
 from headwater.console.history.ranges import FINE_S
@@ -58,8 +59,10 @@ class Overview:
         self.histories = histories
         self._is_recording = is_recording
         self._meter = Meter()
+        self._requests = BrokerMeter()
         self.writes = WriteHistory()
         self.kafka = KafkaCluster(access.bootstrap, login.properties_of(access.login))
+        self.is_local = config.broker.bootstrap is None  # the broker has its files here
         self._project = Project(config, access.bootstrap, access.login)
         self._asked_s = -math.inf  # when a page was last requested
         self._sampler: asyncio.Task[None] | None = None
@@ -218,8 +221,17 @@ class Overview:
         now_s = time.time()
 
         def record() -> None:
-            usages = self._meter.read(read_processes(self.config))
-            found = figures(topics, project, groups, queues, usages, self.histories.watched)
+            children = read_processes(self.config)
+            broker = self.config.broker
+            found = figures(
+                topics,
+                project,
+                groups,
+                queues,
+                self._meter.read(children),
+                self._requests.read(address_of(children, broker.metrics_listen)),
+                self.histories.watched,
+            )
             self.histories.of(topics.cluster_id).add(found, now_s)
 
         await self.access.call(record)
