@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import TopicPartition
-from confluent_kafka import admin as _api
+from confluent_kafka import admin as kafka_admin
 
 from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, Partition, settled
 
-# confluent_kafka's annotations leave this out.
-_Operation: Final[Any] = vars(_api)["AlterConfigOpType"]
+_api: Final[Any] = kafka_admin  # confluent_kafka's annotations leave names out
+_Operation: Final = _api.AlterConfigOpType
 
 
 def alter_configs(

@@ -36,7 +36,7 @@ _COLUMNS: Final = {
 async def _cluster(request: Request) -> Response:
     overview = overview_of(request)
     reading = await overview.access.topics()
-    brokers = {
+    brokers: dict[int, dict[str, Any]] = {
         number: {
             "broker": number, "address": address, "leads": 0, "stores": 0, "size_bytes": 0,
             "under_replicated": 0,

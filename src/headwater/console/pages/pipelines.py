@@ -71,6 +71,7 @@ async def _pipeline(request: Request) -> Response:
             write["view"] = steps.as_json()
             store = _store_address(pipeline.name, write["sink"], write["table"])
             pictures[write["write"]] = layout(plan_graph(steps, store)), labels_of(steps)
+        write["events"] = overview.writes.events(name)
         write["plots"] = await overview.plots(
             request, *plots_of_write(name, list(write["operators"]))
         )

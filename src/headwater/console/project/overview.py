@@ -204,7 +204,9 @@ class Overview:
             )
 
     async def _sample_once(self) -> None:
-        project, groups, queues = None, [], []
+        project: ProjectState | None = None
+        groups: list[GroupLag] = []
+        queues: list[ShareGroup] = []
         try:
             topics = await self.access.topics()
         except HeadwaterError:

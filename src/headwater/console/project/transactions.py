@@ -46,7 +46,7 @@ def _of_broker(cluster: Cluster, address: str) -> list[dict[str, Any]]:
     states = sorted(
         listed.transaction_states, key=lambda state: state.transaction_state not in _OPEN
     )
-    found = {
+    found: dict[str, dict[str, Any]] = {
         state.transactional_id: {
             "transactional_id": state.transactional_id,
             "producer_id": state.producer_id,

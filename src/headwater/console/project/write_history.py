@@ -6,7 +6,7 @@ The console holds a bounded number of samples in memory.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from headwater.inspect.pipelines import PipelineState, WriteState
 from headwater.pipelines.views.plan_steps import IN, OUT
@@ -15,6 +15,7 @@ _SAMPLES: Final = 360
 _WRITES: Final = 200
 _RATE_OVER_S: Final = 30.0
 _AT_LEAST_S: Final = 1.0  # between two samples
+_EVENTS: Final = 50  # batches and errors of each write
 _COUNTED: Final = 32  # samples of operators' rows: enough for the last half minute
 
 
@@ -40,6 +41,7 @@ class WriteHistory:
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
         self._rows: dict[str, deque[tuple[float, Counters]]] = {}
+        self._events: dict[str, deque[dict[str, Any]]] = {}
 
     def add(self, pipelines: Iterable[PipelineState], at: float) -> None:
         for pipeline in pipelines:
@@ -47,11 +49,30 @@ class WriteHistory:
                 name = f"{pipeline.name}/{write.name}"
                 if name not in self._samples and len(self._samples) >= _WRITES:
                     continue
+                self._note(name, write, at)
                 samples = self._samples.setdefault(name, deque(maxlen=_SAMPLES))
                 if not samples or at - samples[-1].at >= _AT_LEAST_S:
                     samples.append(_sample(write, at))
                     rows = self._rows.setdefault(name, deque(maxlen=_COUNTED))
                     rows.append((at, _counters(write) if pipeline.is_running else {}))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The last batches and errors that were seen, the newest first."""
+        return list(reversed(self._events.get(name, ())))
+
+    def _note(self, name: str, write: WriteState, at: float) -> None:
+        """A batch, or an error, that is another than the last one."""
+        events = self._events.setdefault(name, deque(maxlen=_EVENTS))
+        reported = write.reported
+        error = reported.get("error") or write.error
+        if error and (not events or events[-1].get("error") != error):
+            state = reported.get("state") if reported.get("error") else "the store cannot be read"
+            events.append({"at": at, "error": error, "state": state})
+        batch = reported.get("batch")
+        seen = next((event["batch"] for event in reversed(events) if "batch" in event), None)
+        if batch is not None and batch != seen and "batch_ms" in reported:
+            figures = ("batch", "rows", "batch_ms", "store_ms", "rows_per_s")
+            events.append({"at": at, **{figure: reported.get(figure) for figure in figures}})
 
     def lag_s(self, name: str) -> float | None:
         """How long ago the log ended where the store is now; None if it cannot be determined.

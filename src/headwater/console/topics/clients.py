@@ -96,7 +96,7 @@ def read_producers(
     """Those that have numbered records, the latest first; none of partitions that do not answer."""
     by_leader: dict[str, list[int]] = {}
     for partition in topic.partitions[:_MOST_PARTITIONS]:
-        if partition.leader in brokers:
+        if partition.leader is not None and partition.leader in brokers:
             by_leader.setdefault(brokers[partition.leader], []).append(partition.number)
     producers: dict[int, dict[str, Any]] = {}
     for address, numbers in by_leader.items():
@@ -112,8 +112,8 @@ def read_producers(
         except (HeadwaterError, *LOST):
             continue
         for described in answer.topics:
-            for partition in described.partitions:
-                for state in partition.active_producers:
+            for answered in described.partitions:
+                for state in answered.active_producers:
                     one = producers.setdefault(
                         state.producer_id,
                         {
