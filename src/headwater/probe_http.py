@@ -7,7 +7,7 @@ than that ends the oldest. So clients that send nothing, or do not read, block n
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headwater.prometheus_text import CONTENT_TYPE
 
@@ -20,9 +20,13 @@ class ProbeServer:
     """Answers one request per connection, on the event loop that it listens on."""
 
     def __init__(
-        self, metrics: Callable[[], bytes], not_ready_because: Callable[[], str | None]
+        self,
+        metrics: Callable[[], bytes],
+        not_ready_because: Callable[[], str | None],
+        more_metrics: Mapping[bytes, Callable[[], bytes]] | None = None,
     ) -> None:
-        self._metrics = metrics
+        """`more_metrics` are further paths with metrics."""
+        self._metrics = {b"/metrics": metrics, **(more_metrics or {})}
         self._not_ready_because = not_ready_because
         self._server: asyncio.Server | None = None
         self._requests: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
@@ -79,8 +83,8 @@ class ProbeServer:
 
     def _answer(self, request_line: bytes) -> tuple[str, str, bytes]:
         match request_line.split(b" "):
-            case [b"GET", b"/metrics", _]:
-                return "200 OK", CONTENT_TYPE, self._metrics()
+            case [b"GET", path, _] if path in self._metrics:
+                return "200 OK", CONTENT_TYPE, self._metrics[path]()
             case [b"GET", b"/live", _]:
                 return "200 OK", "text/plain", b"alive\n"
             case [b"GET", b"/ready", _]:

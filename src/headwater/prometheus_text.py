@@ -2,7 +2,7 @@
 
 import math
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -17,6 +17,25 @@ def family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Iterat
         inside = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
         shown = "+Inf" if math.isinf(value) else f"{value:.10g}" if value % 1 else str(int(value))
         yield f"{name}{{{inside}}} {shown}\n" if inside else f"{name} {shown}\n"
+
+
+def histogram(
+    name: str,
+    text: str,
+    bounds: Sequence[float],
+    samples: Iterable[tuple[Mapping[str, str], Sequence[int], float]],
+) -> Iterator[str]:
+    """The lines of one histogram: labels, a count for each bound and one for what is above, sum."""
+    yield f"# HELP {name} {text}\n# TYPE {name} histogram\n"
+    for labels, counts, total in samples:
+        inside = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
+        below = 0
+        for bound, count in zip((*bounds, math.inf), counts, strict=True):
+            below += count
+            shown = "+Inf" if math.isinf(bound) else f"{bound:g}"
+            yield f'{name}_bucket{{{inside}{"," if inside else ""}le="{shown}"}} {below}\n'
+        ends = f"{{{inside}}}" if inside else ""
+        yield f"{name}_sum{ends} {total:.10g}\n{name}_count{ends} {below}\n"
 
 
 def memory_peak_bytes() -> int:

@@ -21,7 +21,9 @@ from headwater.testing import InProcessBroker
 PATHS = [
     "/flow", "/groups", "/groups/billing/", "/queues", "/captures", "/captures/shop/", "/pipelines",
     "/pipelines/orders/", "/pipelines/idle/", "/stores", "/stores/orders/cache/orders/", "/jobs",
-    "/events", "/events/account-eva/",
+    "/events", "/events/account-eva/", "/cluster", "/cluster/processes", "/cluster/logs",
+    "/cluster/transactions", "/cluster/users", "/cluster/acls", "/cluster/quotas",
+    "/stores/orders/cache/orders/rows",
 ]  # fmt: skip
 VERDICT = (
     "[{'name': 'orders', 'write': 'cache/orders', 'version': 1, 'is_equal': False, 'rows': 61,"

@@ -408,3 +408,29 @@ def test_without_a_broker_the_page_says_so_and_goes_on_when_it_is_back(tmp_path)
             broker._settings = replace(broker._settings, listen=address)
             broker.start()
             wait_until(lambda: browser.get("/flow").status == 200, "the recovery")
+
+
+def test_rows_of_a_store_and_its_versions(browser):
+    path = "/stores/orders/cache/orders/rows"
+    shown = browser.get(f"{path}.json").json
+    assert shown["columns"] == ["id", "product"]
+    assert {"id": 60, "product": "lamp"} in shown["rows"]
+    assert [(one["version"], one["is_live"]) for one in shown["versions"]] == [(1, True)]
+    page = browser.get(f"{path}?version=1").text
+    assert "<td>lamp</td>" in page
+    assert browser.get(f"{path}?version=7").status == 400
+    assert f'href="{path}?version=1"' in browser.get("/stores/orders/cache/orders/").text
+
+
+def test_batches_and_errors_of_a_write_as_they_were_seen(served, browser):
+    def events():
+        (write,) = browser.get("/pipelines/orders.json").json["writes"]
+        return [event.get("error") or event["batch"] for event in write["events"]]
+
+    wait_until(lambda: 7 in events(), "the first batch")
+    served.project.pipeline(batch=8, read=61)
+    wait_until(lambda: [one for one in events() if one in (7, 8)] == [8, 7], "the next one")
+    served.project.pipeline(batch=8, read=61, state="failed", error="no such column")
+    wait_until(lambda: events()[0] == "no such column", "the error")
+    assert "no such column" in browser.get("/pipelines/orders/").text
+    served.project.pipeline(read=62)

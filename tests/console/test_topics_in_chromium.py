@@ -19,7 +19,7 @@ TIMEOUT_S = 60.0
 TOPIC = "looked-at"
 PATHS = [
     "/topics", f"/topics/{TOPIC}/", f"/topics/{TOPIC}/records", f"/topics/{TOPIC}/records/0/1/",
-    f"/topics/{TOPIC}/search", f"/topics/{TOPIC}/tail", f"/topics/{TOPIC}/produce", "/new-topic",
+    f"/topics/{TOPIC}/search", f"/topics/{TOPIC}/tail", f"/topics/{TOPIC}/produce", f"/topics/{TOPIC}/settings", "/new-topic",
     "/nowhere",
 ]  # fmt: skip
 

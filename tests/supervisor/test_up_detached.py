@@ -12,7 +12,7 @@ from support.supervisor.up_harness import TIMEOUT_S, Project, environment, runni
 
 from headwater.cli.commands.project import logs, restart
 from headwater.errors import UsageError
-from headwater.supervisor import lock, log_file, status_file
+from headwater.supervisor import lock, log_file, requests, status_file
 
 MISTAKE = 'metrics_listen = "192.0.2.1:1"\nallow_insecure_network = true'  # seen by the child only
 HEADWATER = [sys.executable, "-m", "headwater.cli.main"]
@@ -133,6 +133,20 @@ def test_one_child_is_restarted_and_the_others_are_left_alone(project):
     assert (now.state, now.restarts) == (status_file.READY, capture.restarts + 1)
     assert child_of(project, "broker").pid == broker.pid
     assert not list(project.data_dir.glob("up-restart-*"))
+
+    # Paused, it stays so, also while another is restarted; the broker cannot be paused.
+    for name in ("capture shop", "broker"):
+        assert requests.ask(project.data_dir, name, requests.PAUSE)
+    paused = wait_until(
+        lambda: (found := child_of(project, "capture shop")).state == status_file.STOPPED and found,
+        "the pause",
+    )
+    assert (paused.pid, paused.reason) == (None, "it is paused, as requested")
+    assert child_of(project, "broker").pid == broker.pid
+    assert requests.ask(project.data_dir, "capture shop", requests.RESUME)
+    wait_until(
+        lambda: child_of(project, "capture shop").state == status_file.READY, "the capture again"
+    )
 
     unknown = headwater(project, "restart", "brokr")
     assert unknown.returncode == 2

@@ -28,8 +28,8 @@ LOG, PIPELINES = "log", "pipelines"
 _STAGE_TIMEOUT_S: Final = 60.0
 # Of the data directory, what has no meaning for another process.
 _NOT_COPIED: Final = (
-    LOCK, CONTROL, UP_LOCK, "up.json", "up.log", "up.log.1", "archive-cache", "write-probe",
-    BALLAST,
+    LOCK, CONTROL, UP_LOCK, "up.json", "up.log", "up.log.1", "archive-cache", "console",
+    "write-probe", BALLAST,
 )  # fmt: skip
 # Written in this order reversed: whatever is copied of one has its part in those behind it.
 _CHECKPOINT_ORDER: Final = ("commits", "offsets")

@@ -265,6 +265,12 @@ def alter_offsets(cluster: KafkaCluster, group: str, offsets: dict[Partition, in
             )
 
 
+def delete_group(cluster: KafkaCluster, group: str) -> None:
+    """With its offsets. Raises RequestRefused: of a group that has members, for example."""
+    futures = cluster.admin.delete_consumer_groups([group], request_timeout=15)
+    settled(futures, "delete group")
+
+
 def described(cluster: KafkaCluster, groups: list[str]) -> dict[str, Any]:
     if not groups:
         return {}

@@ -5,6 +5,8 @@
                  └─────────┴─────────┴──→ paused → starting …     it has ended
                                       └─→ failed → starting …     by its user's mistake
 
+One that is paused by a request is `stopped` until it is resumed.
+
 A pause doubles with each end, up to LONGEST_PAUSE_S; one that ran well begins with the first pause
 again. It is never given up: a disk is emptied, a database comes back. A mistake of the user (exit
 code 2) is reported once; the child is tried again when one of its files changes, else at the
@@ -44,6 +46,8 @@ from headwater.supervisor.status_file import (
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
+HELD_REASON: Final = "it is paused, as requested"
+HELD_HINT: Final = "`headwater restart CHILD`, or the console, starts it again"
 _STEADY_S: Final = 30.0  # after which an end counts as the first again
 _LEFTOVERS_S: Final = 5.0  # for what it has started to end, too: Spark's JVM takes a moment
 _FIRST_LOOK_S: Final = 0.05
@@ -96,6 +100,7 @@ class Child:
         self._is_stopping = False
         self._is_hurried = False
         self._is_restarting = False
+        self._is_on_hold = False  # paused, as requested
         self._wake = asyncio.Event()
         self._arguments = plan.arguments
         self._ended_because = ""
@@ -103,6 +108,10 @@ class Child:
     async def run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._is_stopping:
+            if self._is_on_hold:
+                await self._held()
+                pause_s = FIRST_PAUSE_S
+                continue
             is_mistake = False
             try:
                 life = self._started()
@@ -112,6 +121,8 @@ class Child:
                 await self._lived(life)
                 if self._is_stopping:
                     break
+                if self._is_on_hold:
+                    continue
                 if self._is_restarting:
                     self._is_restarting = False
                     self._ended_because = ""
@@ -126,10 +137,16 @@ class Child:
             self._ended_because = reason
             self.pause_s = LONGEST_PAUSE_S if is_mistake else pause_s
             self._set(FAILED if is_mistake else PAUSED, reason, hint, pid=None)
-            await self._pause()
+            await self._wait()
+            if self._is_on_hold:
+                continue
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             self.status.restarts += 1
         self._set(STOPPED, self._ended_because, pid=None)
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._is_restarting or self._is_on_hold
 
     def begin_end(self) -> None:
         """It is not started again; the process that runs continues until `stop`."""
@@ -157,17 +174,30 @@ class Child:
         """Ends its process, by force after `grace_s`, and starts another at once. One that waits
         for its next start is started now.
         """
+        self._is_on_hold = False
         life = self._life
         if life is None:
             self._wake.set()
             return
         self._is_restarting = True
         self._set(STOPPING, "it is restarted, as requested")
-        _send(life.process, signal.SIGTERM)
-        try:
-            await asyncio.wait_for(life.ended.wait(), grace_s)
-        except TimeoutError:
-            _send(life.process, signal.SIGKILL)
+        await _end(life, grace_s)
+
+    async def pause(self, grace_s: float) -> None:
+        """Ends its process, by force after `grace_s`; it is not started again before `resume`."""
+        self._is_on_hold = True
+        self._is_restarting = False
+        self._wake.set()
+        if self._life is not None:
+            self._set(STOPPING, HELD_REASON)
+            await _end(self._life, grace_s)
+
+    async def resume(self) -> None:
+        """Starts one that is paused; one that runs goes on."""
+        # One that is still ending is started when it has ended.
+        self._is_restarting |= self._is_on_hold and self._life is not None
+        self._is_on_hold = False
+        self._wake.set()
 
     def kill(self) -> None:
         """All of its processes, at once."""
@@ -235,6 +265,8 @@ class Child:
             life.announced = line.announced
             life.has_announced.set()
             self.status.address = address_of(self.plan, self._around.config, line.announced)
+            metrics = line.announced.get("metrics_listen")
+            self.status.metrics = None if metrics is None else str(metrics)
             self._keep_port(line.announced)
             return
         if line.error is not None:
@@ -259,7 +291,7 @@ class Child:
                 )
             except Exception as error:  # a bug must not keep it from being watched
                 reason = f"unexpected {type(error).__name__}: {error}"
-            if life.ended.is_set() or self._is_stopping or self._is_restarting:
+            if life.ended.is_set() or self._is_stopping or self._is_leaving:
                 return
             if reason is None:
                 life.was_ready = True
@@ -270,7 +302,14 @@ class Child:
                 look_s = min(2 * look_s, _LOOK_S)
             await asyncio.sleep(look_s)
 
-    async def _pause(self) -> None:
+    async def _held(self) -> None:
+        self._ended_because = ""
+        self._set(STOPPED, HELD_REASON, HELD_HINT, pid=None)
+        while self._is_on_hold and not self._is_stopping:
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _wait(self) -> None:
         """Until it is over, or a file was changed in which a mistake may have been fixed."""
         if not self._is_stopping:
             self._wake.clear()  # of an earlier `restart`
@@ -292,6 +331,14 @@ class Child:
             status.pid = more["pid"]
         if is_new:
             self._around.on_change(self, before)
+
+
+async def _end(life: _Life, grace_s: float) -> None:
+    _send(life.process, signal.SIGTERM)
+    try:
+        await asyncio.wait_for(life.ended.wait(), grace_s)
+    except TimeoutError:
+        _send(life.process, signal.SIGKILL)
 
 
 class _Output:

@@ -26,6 +26,7 @@ BROKER, CONSOLE, GATEWAY = "broker", "console", "gateway"
 CAPTURE, PIPELINES = "capture", "pipelines"
 STOP_ORDER: Final = (GATEWAY, CAPTURE, PIPELINES, CONSOLE, BROKER)
 
+PAUSED_KINDS: Final = (GATEWAY, CAPTURE, PIPELINES)  # nothing else needs them
 # Longer than each takes by itself: terminal/stop_signals.py ends a command that does not answer.
 GRACE_S: Final[Mapping[str, float]] = {
     CAPTURE: 12.0, PIPELINES: 25.0, CONSOLE: 10.0, GATEWAY: 10.0, BROKER: 30.0,
@@ -59,7 +60,10 @@ def children_of(config: Config) -> list[ChildPlan]:
     children = []
     if config.broker.bootstrap is None:
         arguments = ("broker", "--json", "--log-format", "json", *named)
-        children.append(ChildPlan("broker", BROKER, arguments, files=own))
+        # One without an address for its metrics gets one: the console samples them.
+        has_metrics = config.broker.metrics_listen is not None
+        metrics = {} if has_metrics else {"HEADWATER_BROKER__METRICS_LISTEN": "127.0.0.1:0"}
+        children.append(ChildPlan("broker", BROKER, arguments, metrics, files=own))
     json_log = {"HEADWATER_BROKER__LOG_FORMAT": "json"}
     for kind, is_on in ((CONSOLE, config.console.is_on), (GATEWAY, config.gateway.is_on)):
         if is_on:

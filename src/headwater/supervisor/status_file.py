@@ -42,6 +42,7 @@ class ChildStatus:
     reason: str = ""  # why it is not ready, or ended the last time
     hint: str = ""
     address: str | None = None  # where it is reached; of a capture: its metrics
+    metrics: str | None = None  # where /metrics of a broker is
 
 
 @dataclass(slots=True)

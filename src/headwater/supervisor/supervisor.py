@@ -5,7 +5,7 @@
 3. watch them, report what happens (up.json, and the view);
 4. on SIGINT, SIGTERM, SIGHUP: stop gateway, captures, pipelines, console, broker, in this order.
    A second signal kills all of them at once;
-5. on SIGUSR1: restart the children that are asked for (requests.py).
+5. on SIGUSR1: restart, pause and resume the children that are asked for (requests.py).
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from headwater.supervisor.lock import Lock
 from headwater.supervisor.plan import (
     BROKER,
     GRACE_S,
+    PAUSED_KINDS,
     STOP_ORDER,
     base_of,
     children_of,
@@ -72,7 +73,7 @@ class Supervisor:
         self._began_at = time.time()
         self._has_write_error = False
         self._log = str(log) if log else None
-        self._restarts: set[asyncio.Task[None]] = set()
+        self._at_work: set[asyncio.Task[None]] = set()  # what was requested
         around = Surroundings(
             config,
             base_of(config),
@@ -94,7 +95,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.stop)
         requests.taken(self._data_dir)  # those that were for another
-        loop.add_signal_handler(requests.SIGNAL, self._restart_requested)
+        loop.add_signal_handler(requests.SIGNAL, self._requested)
         self._guard = self._start_guard(lock)
         loop.add_signal_handler(signal.SIGCHLD, self._look, lock)
         try:
@@ -116,14 +117,26 @@ class Supervisor:
             for child in self.children:
                 child.kill()
 
-    def _restart_requested(self) -> None:
-        wanted = requests.taken(self._data_dir)
-        for child in self.children:
-            if child.plan.name in wanted and not self._stop.is_set():
-                self._view.said(f"{child.plan.name} is restarted, as requested")
-                restart = asyncio.create_task(child.restart(GRACE_S[child.plan.kind]))
-                self._restarts.add(restart)
-                restart.add_done_callback(self._restarts.discard)
+    def _requested(self) -> None:
+        children = {child.plan.name: child for child in self.children}
+        for name, action in requests.taken(self._data_dir):
+            child = children.get(name)
+            if child is None or self._stop.is_set():
+                continue
+            grace_s = GRACE_S[child.plan.kind]
+            match action:
+                case requests.RESTART:
+                    words, work = "restarted", child.restart(grace_s)
+                case requests.PAUSE if child.plan.kind in PAUSED_KINDS:
+                    words, work = "paused", child.pause(grace_s)
+                case requests.RESUME:
+                    words, work = "resumed", child.resume()
+                case _:
+                    continue
+            self._view.said(f"{name} is {words}, as requested")
+            task = asyncio.create_task(work)
+            self._at_work.add(task)
+            task.add_done_callback(self._at_work.discard)
 
     def _begin_end(self) -> None:
         for child in self.children:

@@ -1,6 +1,7 @@
 """Pages in Debian's Chromium, and what is asked of every one of them."""
 
 import shutil
+from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
@@ -67,10 +68,33 @@ _UNNAMED = """
 """
 
 
+# What axe-core knows of screen readers and keyboards. Contrast is checked above, in both colours;
+# a node of a picture shows a cut name, and its label has the whole one.
+_AXE = Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"
+_AXE_RUN = """
+async () => {
+  const found = await axe.run(document, {
+    resultTypes: ["violations"],
+    rules: {
+      "color-contrast": { enabled: false }, "label-content-name-mismatch": { enabled: false },
+    },
+  });
+  return found.violations
+    .filter((rule) => ["serious", "critical"].includes(rule.impact))
+    .map((rule) => `${rule.id}: ${rule.nodes.map((node) => node.target + " " + node.html.slice(0, 100)).join(" | ")}`);
+}
+"""
+
+
 def check_readable(page: Page, path: str) -> None:
     """In light and dark, on a desk and on a phone: texts stand out, controls have names, nothing
-    needs to be moved sideways. The page is left as it was opened.
+    needs to be moved sideways, and axe-core finds nothing serious. The page is left as it was
+    opened.
     """
+    assert _AXE.is_file(), "tools/install_console_assets.sh fetches axe-core"
+    page.evaluate(_AXE.read_text(encoding="utf-8"))
+    found = page.evaluate(_AXE_RUN)
+    assert not found, (path, found)
     assert page.locator("main").count() == 1, path
     assert not page.evaluate(_UNNAMED), path
     usual = page.viewport_size

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from headwater import __version__
 from headwater.broker.api.registry import APIS
 from headwater.broker.monitoring.lag_alerts import FALLING_BEHIND, LOST
+from headwater.broker.monitoring.metrics import LATENCY_BOUNDS_S
 from headwater.broker.queues.window import KINDS
-from headwater.prometheus_text import Sample, family, memory_peak_bytes
+from headwater.prometheus_text import Sample, family, histogram, memory_peak_bytes
 
 if TYPE_CHECKING:
     from headwater.broker.broker import Broker
@@ -19,14 +20,44 @@ def exposition(broker: "Broker", server: "Server") -> str:
     return "".join(_lines(broker, server))
 
 
+def requests_exposition(broker: "Broker", server: "Server") -> str:
+    """Of requests, connections and the disk only: cheap, however many topics there are."""
+    gauges = (
+        ("headwater_connections", "Open connections.", len(server.connections)),
+        (
+            "headwater_disk_free_bytes",
+            "Free space on the log's disk.",
+            broker.metrics.disk.free_bytes,
+        ),
+    )
+    lines = [*_request_lines(broker)]
+    for name, text, value in gauges:
+        lines += family(name, "gauge", text, [({}, value)])
+    return "".join(lines)
+
+
+def _request_lines(broker: "Broker") -> Iterator[str]:
+    metrics = broker.metrics
+    yield from family("headwater_requests_total", "counter", "Requests by API.", (
+        ({"api": APIS[key].name}, count) for key, count in metrics.requests.items()
+    ))  # fmt: skip
+    yield from histogram(
+        "headwater_request_seconds",
+        "Time from a request to its answer, by API; a fetch waits for records.",
+        LATENCY_BOUNDS_S,
+        (
+            ({"api": APIS[key].name}, latency.counts, latency.sum_s)
+            for key, latency in metrics.latency.items()
+        ),
+    )
+
+
 def _lines(broker: "Broker", server: "Server") -> Iterator[str]:
     metrics, store, compaction = broker.metrics, broker.store, broker.compactor.numbers
     yield from family(
         "headwater_build_info", "gauge", "The version that runs.", [({"version": __version__}, 1)]
     )
-    yield from family("headwater_requests_total", "counter", "Requests by API.", (
-        ({"api": APIS[key].name}, count) for key, count in metrics.requests.items()
-    ))  # fmt: skip
+    yield from _request_lines(broker)
     for name, text, by_topic in (
         ("headwater_produced_records_total", "Records taken in.", metrics.produced_records),
         ("headwater_produced_bytes_total", "Bytes taken in.", metrics.produced_bytes),

@@ -1,9 +1,12 @@
-"""`--metrics-listen` of the broker: its metrics, and whether it is ready (probe_http.py)."""
+"""`--metrics-listen` of the broker: its metrics, and whether it is ready (probe_http.py).
+
+/metrics/requests is the part of /metrics that does not grow with topics and groups.
+"""
 
 import time
 from typing import TYPE_CHECKING
 
-from headwater.broker.monitoring.exposition import exposition
+from headwater.broker.monitoring.exposition import exposition, requests_exposition
 from headwater.probe_http import ProbeServer
 
 if TYPE_CHECKING:
@@ -19,7 +22,9 @@ class HttpEndpoint:
     def __init__(self, broker: "Broker", server: "Server") -> None:
         self._broker = broker
         self._kafka_server = server
-        self.probes = ProbeServer(self._exposition, self._not_ready_because)
+        self.probes = ProbeServer(
+            self._exposition, self._not_ready_because, {b"/metrics/requests": self._requests}
+        )
         self.is_ready = False
         self._metrics = b""
         self._metrics_until_s = 0.0
@@ -39,6 +44,9 @@ class HttpEndpoint:
             took_s = now_s - began_s
             self._metrics_until_s = now_s + (4 * took_s if took_s > _CHEAP_S else 0)
         return self._metrics
+
+    def _requests(self) -> bytes:
+        return requests_exposition(self._broker, self._kafka_server).encode()
 
     def _not_ready_because(self) -> str | None:
         if not self.is_ready:

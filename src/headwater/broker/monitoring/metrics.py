@@ -1,9 +1,26 @@
 """The broker's counters: plain numbers on the hot path, rendered for Prometheus at each scrape."""
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 RATE_WINDOW_S = 60.0
+# Upper bounds of the counts of `Latency`; one more count is for what took longer.
+LATENCY_BOUNDS_S = (
+    0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Latency:
+    """How long answers took, counted by bounds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    sum_s: float = 0.0
+
+    def observe(self, took_s: float) -> None:
+        self.counts[bisect_left(LATENCY_BOUNDS_S, took_s)] += 1
+        self.sum_s += took_s
 
 
 @dataclass(slots=True)
@@ -36,6 +53,7 @@ class Metrics:
     """Counters since the start of the process."""
 
     requests: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    latency: defaultdict[int, Latency] = field(default_factory=lambda: defaultdict(Latency))
     produced_records: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     produced_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     fetched_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

@@ -55,9 +55,10 @@ HELD_LOOK_S = 1.0
 class _Slot:
     """The slot of one response in the order. `out` is None until it is complete."""
 
-    __slots__ = ("is_awaited", "out", "size_bytes")
+    __slots__ = ("began_s", "is_awaited", "out", "size_bytes")
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, began_s: float) -> None:
+        self.began_s = began_s  # of the monotonic clock
         self.out: Out | None = None
         self.size_bytes = size_bytes  # of the request, which stays in memory until the answer
         self.is_awaited = False  # then `size_bytes` is released when the answer comes, not before
@@ -324,7 +325,8 @@ class Connection(asyncio.BufferedProtocol):
         self._steer_reading()
 
     def _begin(self, frame: bytearray) -> None:
-        slot = _Slot(len(frame) + FRAME_COST_BYTES + REQUEST_COST_BYTES)
+        began_s = self._server.broker.clock.monotonic_s()
+        slot = _Slot(len(frame) + FRAME_COST_BYTES + REQUEST_COST_BYTES, began_s)
         self._in_work_bytes += REQUEST_COST_BYTES
         self._server.took(self, REQUEST_COST_BYTES)
         reader = RequestReader(frame)
@@ -355,7 +357,6 @@ class Connection(asyncio.BufferedProtocol):
             reader.skip_tagged_fields()
         request = api.request.read(reader, version)
         broker = self._server.broker
-        began_s = broker.clock.monotonic_s() if broker.quotas.is_any else 0.0
         try:
             answer = api.handle(broker, request, context)
         except Held as held:
@@ -468,6 +469,8 @@ class Connection(asyncio.BufferedProtocol):
             self._sender.send(out)  # which releases it
             return
         slot.out = out
+        broker = self._server.broker
+        broker.metrics.latency[api.key].observe(broker.clock.monotonic_s() - slot.began_s)
         self._in_work_bytes -= slot.size_bytes
         self._server.released(self, slot.size_bytes)
         self._unanswered -= 1

@@ -5,13 +5,16 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from headwater.console.pages import (
+    access,
     alerts,
     captures,
+    cluster,
     events,
     flow,
     groups,
     jobs,
     pipelines,
+    processes,
     queues,
     records,
     search,
@@ -19,6 +22,7 @@ from headwater.console.pages import (
     stores,
     tail,
     topic_changes,
+    topic_settings,
     topics,
     webhooks,
 )
@@ -37,8 +41,17 @@ _MAIN_PAGES: Final = (
     webhooks,
     alerts,
     jobs,
+    cluster,
 )
-_SUBPAGES: Final = (records, search, tail, topic_changes)  # linked from the main ones
+_SUBPAGES: Final = (
+    records,
+    search,
+    tail,
+    topic_changes,
+    topic_settings,
+    access,
+    processes,
+)  # linked from the main ones
 
 NAVIGATION: Final = tuple(module.NAVIGATION_ENTRY for module in _MAIN_PAGES)
 ROUTES: Final[list[BaseRoute]] = [

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.capture.records.schema_changes import read_changes
+from headwater.console.history.plots import Plot
 from headwater.console.pages import jobs
 from headwater.console.project.overview import Overview, no_such, overview_of
 from headwater.console.project.processes import read_processes
@@ -22,9 +23,14 @@ _CHANGES_AGE_S: Final = 10.0
 
 
 async def _captures(request: Request) -> Response:
-    state = await overview_of(request).project()
+    overview = overview_of(request)
+    state = await overview.project()
     captures = [_capture_json(capture) for capture in state.captures]
-    return shown(request, "captures.html", {"captures": captures}, missing=state.missing)
+    lines = await overview.small_lines(
+        {capture.name: f"capture.lag_bytes/{capture.name}" for capture in state.captures}
+    )
+    data = {"captures": captures}
+    return shown(request, "captures.html", data, missing=state.missing, lines=lines)
 
 
 async def _capture(request: Request) -> Response:
@@ -48,6 +54,16 @@ async def _capture(request: Request) -> Response:
     supervised = f"capture {capture.name}"
     data |= {
         "schema_changes": changes,
+        "plots": await overview.plots(
+            request,
+            Plot("Lag behind the database", "B", [("lag", f"capture.lag_bytes/{capture.name}")]),
+            Plot("Lag in time", "s", [("lag", f"capture.lag_s/{capture.name}")]),
+            Plot(
+                "Log that the database retains for it",
+                "B",
+                [("retained", f"capture.retained/{capture.name}")],
+            ),
+        ),
         "process": next(
             (process for process in processes if process.get("name") == supervised), None
         ),

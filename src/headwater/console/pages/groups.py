@@ -11,13 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headwater.console.history.plots import Plot
 from headwater.console.project.overview import Overview, overview_of
 from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.paging import page_of
-from headwater.console.web.rendering import both, confirmed, part, seen, shown
-from headwater.errors import UsageError
-from headwater.inspect.groups import Seek, alter_offsets, planned_seek
+from headwater.console.web.rendering import Question, ask, both, confirmed, part, seen, shown
+from headwater.errors import RequestRefused, UsageError
+from headwater.inspect.groups import Seek, alter_offsets, delete_group, planned_seek
 from headwater.inspect.positions import Position, parse_position
+from headwater.terminal.output import plural
 
 NAVIGATION_ENTRY: Final = NavigationEntry("Groups", "/groups")
 
@@ -37,20 +39,20 @@ async def _groups(request: Request) -> Response:
         request, groups, columns=_COLUMNS, default_sort="-lag", text=lambda group: group.name
     )
     data: dict[str, Any] = {**page.as_json(), "groups": [row.as_json() for row in page.rows]}
-    return shown(request, "groups.html", data, listing=page)
+    lines = await overview_of(request).small_lines(
+        {group.name: f"group.lag/{group.name}" for group in page.rows}
+    )
+    return shown(request, "groups.html", data, listing=page, lines=lines)
 
 
 async def _group(request: Request) -> Response:
     overview = overview_of(request)
     name = request.path_params["group"]
     group = await overview.group(name)
-    await overview.groups()  # a sample for the chart
-    samples = overview.lags.of(name)
-    chart = {
-        "x": [at for at, _ in samples],
-        "series": [{"label": "records behind", "y": [lag for _, lag in samples]}],
-    }
-    data = {**group, "lag_over_time": chart}
+    plots = await overview.plots(
+        request, Plot("Lag in records", "", [("records behind", f"group.lag/{name}")])
+    )
+    data = {**group, "plots": plots}
     return shown(
         request,
         "group.html",
@@ -85,6 +87,36 @@ async def _seek(request: Request) -> Response:
         "command": seek_command(name, _text(to), topic),
     }
     return part(request, "seek.html", data)
+
+
+async def _delete(request: Request) -> Response:
+    """A group with its offsets. One with members is refused by the broker."""
+    overview = overview_of(request)
+    name = request.path_params["group"]
+    group = await overview.group(name)
+    if group["members"]:
+        raise RequestRefused(
+            f"group {name} has {plural(len(group['members']), 'member')}",
+            hint="stop its members first",
+        )
+    if not confirmed(request, type_name=name):
+        lag = plural(group["lag"] or 0, "record")
+        return ask(
+            request,
+            Question(
+                f"Delete group {name}?",
+                "Delete it permanently",
+                f"Its offsets in {plural(len(group['partitions']), 'partition')} are deleted; it is"
+                f" {lag} behind. A consumer of that name begins anew, as its auto.offset.reset"
+                " says.",
+                type_name=name,
+                is_dangerous=True,
+                back=_address(name),
+            ),
+        )
+    await overview.access.call(delete_group, overview.kafka, name)
+    overview.forget(("group", name), "groups")
+    return seen("/groups")
 
 
 def seek_command(group: str, to: str, topic: str) -> str:
@@ -143,5 +175,6 @@ def _address(name: str) -> str:
 ROUTES: Final = [
     *both("/groups", _groups),
     Route("/groups/{group:path}/seek", _seek, methods=["POST"]),
+    Route("/groups/{group:path}/delete", _delete, methods=["POST"]),
     *both("/groups/{group:path}/", _group),
 ]

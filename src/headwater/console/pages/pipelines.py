@@ -1,6 +1,6 @@
 """/pipelines: all pipelines; /pipelines/NAME/: rates, batches, state, plan, rebuild and promote."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -11,6 +11,7 @@ from starlette.routing import Route
 from headwater.console.flow.flow import BEHIND_S
 from headwater.console.flow.layout import HEIGHT, WIDTH, Layout, layout
 from headwater.console.flow.view_plan import labels_of, plan_graph, step_of
+from headwater.console.history.plots import Plot
 from headwater.console.pages import jobs
 from headwater.console.pages.flow import cut, thickness
 from headwater.console.project.overview import Overview, no_such, overview_of
@@ -23,16 +24,26 @@ from headwater.pipelines.running import status
 NAVIGATION_ENTRY: Final = NavigationEntry("Pipelines", "/pipelines")
 
 _PLANS_AGE_S: Final = 10.0
+_MOST_LINES: Final = 5  # of a plot
 
 
 async def _pipelines(request: Request) -> Response:
     overview = overview_of(request)
     state = await overview.project()
+    # Of the write that lags most, of each.
+    lines = await overview.small_lines(
+        {
+            pipeline.name: f"write.lag/{pipeline.name}/{most.name}"
+            for pipeline in state.pipelines
+            if (most := max(pipeline.writes, key=lambda write: write.lag or 0, default=None))
+        }
+    )
     return shown(
         request,
         "pipelines.html",
         {"pipelines": [pipeline_json(overview, pipeline) for pipeline in state.pipelines]},
         missing=state.missing,
+        lines=lines,
     )
 
 
@@ -60,14 +71,10 @@ async def _pipeline(request: Request) -> Response:
             write["view"] = steps.as_json()
             store = _store_address(pipeline.name, write["sink"], write["table"])
             pictures[write["write"]] = layout(plan_graph(steps, store)), labels_of(steps)
-        write["over_time"] = {
-            "batch": overview.writes.chart(
-                name, ("batch, ms", "batch_ms"), ("in the store, ms", "store_ms")
-            ),
-            "lag": overview.writes.chart(name, ("records behind", "lag")),
-            "rate": overview.writes.chart(name, ("records/s while it works", "rows_per_s")),
-            "gap": overview.writes.chart(name, ("watermark behind now, s", "gap_s")),
-        }
+        write["events"] = overview.writes.events(name)
+        write["plots"] = await overview.plots(
+            request, *plots_of_write(name, list(write["operators"]))
+        )
     address = address_of(pipeline.name)
     recent = await jobs.about(request, address)
     return shown(
@@ -83,6 +90,38 @@ async def _pipeline(request: Request) -> Response:
         thickness=thickness,
         numbered=_numbered,
     )
+
+
+def plots_of_write(name: str, operators: Sequence[str] = ()) -> list[Plot]:
+    """`name`: <pipeline>/<sink>/<table>."""
+    return [
+        Plot("Lag in records", "", [("records behind", f"write.lag/{name}")]),
+        Plot(
+            "Input and processing rate",
+            "/s",
+            [
+                ("input", f"write.input_rows_per_s/{name}"),
+                ("processed", f"write.rows_per_s/{name}"),
+            ],
+        ),
+        Plot(
+            "Batch time, and the part of it in the store",
+            "ms",
+            [("batch", f"write.batch_ms/{name}"), ("in the store", f"write.store_ms/{name}")],
+        ),
+        Plot("Watermark behind now", "s", [("gap", f"write.gap/{name}")]),
+        Plot("Late rows since the start", "", [("late rows", f"write.late/{name}")]),
+        Plot(
+            "State size",
+            "B",
+            [("state", f"write.state/{name}")]
+            if len(operators) < 2
+            else [
+                (operator, f"operator.state/{name}/{operator}")
+                for operator in operators[:_MOST_LINES]
+            ],
+        ),
+    ]
 
 
 async def _rebuild(request: Request) -> Response:

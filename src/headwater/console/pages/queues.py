@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headwater.console.history.plots import Plot
 from headwater.console.pages import jobs
 from headwater.console.project.overview import no_such, overview_of
 from headwater.console.web.navigation import NavigationEntry
@@ -39,7 +40,11 @@ async def _queues(request: Request) -> Response:
         default_sort="-backlog",
         text=lambda queue: f"{queue['queue']} {' '.join(queue['topics'])}",
     )
-    return shown(request, "queues.html", {**page.as_json(), "queues": page.rows}, listing=page)
+    lines = await overview_of(request).small_lines(
+        {row["queue"]: f"queue.backlog/{row['queue']}" for row in page.rows}
+    )
+    data = {**page.as_json(), "queues": page.rows}
+    return shown(request, "queues.html", data, listing=page, lines=lines)
 
 
 async def _queue(request: Request) -> Response:
@@ -62,6 +67,11 @@ async def _queue(request: Request) -> Response:
         "dead_letters_by_topic": {
             topic: letters[topic] for topic in group.topics if topic in letters
         },
+        "plots": await overview_of(request).plots(
+            request,
+            Plot("Backlog in records", "", [("backlog", f"queue.backlog/{group.name}")]),
+            Plot("Records in flight", "", [("in flight", f"queue.in_flight/{group.name}")]),
+        ),
     }
     recent = await jobs.about(request, address_of(group.name))
     return shown(request, "queue.html", data, address=address_of(group.name), recent=recent[:5])

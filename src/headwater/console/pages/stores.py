@@ -8,9 +8,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.console.pages import jobs, pipelines
+from headwater.console.project.operators import require_operator
 from headwater.console.project.overview import Overview, overview_of
+from headwater.console.project.store_rows import MOST_ROWS, read_rows
 from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.not_found import NoSuchThing
+from headwater.console.web.paging import whole
 from headwater.console.web.rendering import both, shown
 from headwater.errors import UsageError
 from headwater.inspect.pipelines import PipelineState, WriteState
@@ -18,6 +21,7 @@ from headwater.sinks.settings import SinkSettings
 
 NAVIGATION_ENTRY: Final = NavigationEntry("Stores", "/stores")
 
+_ROWS_AGE_S: Final = 5.0
 _MOST_PARTITIONS: Final = 500  # on a page; all are in the JSON
 
 
@@ -30,8 +34,16 @@ async def _stores(request: Request) -> Response:
         for write in pipeline.writes
     ]
     recent = await jobs.about(request, NAVIGATION_ENTRY.path)
+    lines = await overview.small_lines(
+        {store["store"]: f"write.lag/{store['store']}" for store in stores}
+    )
     return shown(
-        request, "stores.html", {"stores": stores}, recent=recent[:3], missing=state.missing
+        request,
+        "stores.html",
+        {"stores": stores},
+        recent=recent[:3],
+        missing=state.missing,
+        lines=lines,
     )
 
 
@@ -49,7 +61,7 @@ async def _store(request: Request) -> Response:
     name = f"{pipeline.name}/{write.name}"
     data |= {
         "positions": _positions(write),
-        "over_time": overview.writes.chart(name, ("records behind", "lag")),
+        "plots": await overview.plots(request, *pipelines.plots_of_write(name)),
     }
     address = address_of(pipeline, write)
     about = await jobs.about(request, address)
@@ -62,6 +74,40 @@ async def _store(request: Request) -> Response:
         verified=next((job for job in about if job.kind == "verify"), None),
         traced=next((job for job in about if job.kind == "why"), None),
     )
+
+
+async def _rows(request: Request) -> Response:
+    """For operators: rows of stores are read with the stores' logins, which no broker guards."""
+    overview = overview_of(request)
+    await require_operator(overview.access, to_look=True)
+    pipeline, write = await _existing(overview, request)
+    address = address_of(pipeline, write)
+    live = write.live.number if write.live else 1
+    version = whole(request.query_params.get("version"), live)
+    is_topic = overview.is_topic(write.reported["sink"])
+    found: dict[str, Any] = {
+        "version": version, "batch": None, "columns": [], "rows": [], "has_more": False,
+    }  # fmt: skip
+    if not is_topic:
+        found = await overview.access.read(
+            ("rows", address, version),
+            read_rows,
+            overview.config,
+            pipeline.name,
+            write.reported,
+            version,
+            MOST_ROWS,
+            max_age_s=_ROWS_AGE_S,
+        )
+    data = {
+        **found,
+        "store": f"{pipeline.name}/{write.name}",
+        "sink": write.reported["sink"],
+        "table": write.reported["table"],
+        "key": write.reported["key"],
+        "versions": write.as_json()["versions"],
+    }
+    return shown(request, "store_rows.html", data, address=address, is_topic=is_topic)
 
 
 async def _verify(request: Request) -> Response:
@@ -160,5 +206,6 @@ ROUTES: Final = [
     Route("/stores/verify", _verify_all, methods=["POST"]),
     Route(f"{_PATH}verify", _verify, methods=["POST"]),
     Route(f"{_PATH}why", _why, methods=["POST"]),
+    *both(f"{_PATH}rows", _rows),
     *both(_PATH, _store),
 ]

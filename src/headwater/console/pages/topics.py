@@ -6,6 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headwater.client.cluster import Cluster
+from headwater.console.history.plots import Plot
+from headwater.console.project.overview import overview_of
+from headwater.console.topics.clients import readers_of, writers_of
 from headwater.console.topics.configs import read_configs
 from headwater.console.topics.topic_list import Topic
 from headwater.console.web.access import Access
@@ -48,12 +51,17 @@ async def _topics(request: Request) -> Response:
         **page.as_json(),
         "topics": [row.as_json() for row in page.rows],
     }
-    return shown(request, "topics.html", data, listing=page)
+    lines = await overview_of(request).small_lines(
+        {topic.name: f"topic.rate/{topic.name}" for topic in page.rows}
+    )
+    return shown(request, "topics.html", data, listing=page, lines=lines)
 
 
 async def _topic(request: Request) -> Response:
-    access: Access = request.app.state.console.access(request)
+    overview = overview_of(request)
+    access = overview.access
     topic = await existing(access, request.path_params["topic"])
+    overview.histories.watch(f"topic/{topic.name}")
     configs = await access.shared.get(
         ("configs", topic.name), lambda: access.ask(lambda cluster: _configs(cluster, topic.name))
     )
@@ -63,6 +71,18 @@ async def _topic(request: Request) -> Response:
         "partitions": [partition.as_json() for partition in topic.partitions],
         "brokers": reading.brokers,
         "configs": configs,
+        "writers": await writers_of(overview, topic),
+        "readers": await readers_of(overview, topic),
+        "plots": await overview.plots(
+            request,
+            Plot("Records per second", "/s", [("records/s", f"topic.rate/{topic.name}")]),
+            Plot("Size on disk", "B", [("size", f"topic.size/{topic.name}")]),
+            Plot(
+                "Largest partition, in means of all partitions",
+                "",
+                [("largest ÷ mean", f"topic.skew/{topic.name}")],
+            ),
+        ),
     }
     # Where compaction makes holes, the difference of two offsets counts no records.
     is_compacted = any(

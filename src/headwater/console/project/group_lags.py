@@ -1,20 +1,13 @@
-"""The lag of every group, from a handful of requests, and its history for some of them."""
+"""The lag of every group, from a handful of requests."""
 
-import time
-from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from headwater.client.cluster import Cluster
 from headwater.client.groups import SHARE, ListedGroup, committed_offsets, list_groups
 from headwater.client.offsets import LATEST, UNCOMMITTED, list_offsets
 from headwater.client.writing.sending import TopicPartition
-
-_SAMPLES: Final = 360  # of each group
-_TRACKED: Final = 100  # groups with a history
-_WATCHED_S: Final = 900.0  # for how long a group stays watched after its page was last shown
-_MOST: Final = 25  # of those that lag most have a history, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,43 +68,3 @@ def _group(
         tuple(sorted({topic for topic, _ in offsets})),
         None if listed.kind == SHARE else sum(lags),
     )
-
-
-@dataclass(slots=True)
-class LagHistory:
-    """Lags over time, of the groups that were looked at lately and of those that lag most. Of a
-    bounded number of groups, so many samples of each.
-    """
-
-    _samples: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
-    _watched: dict[str, float] = field(default_factory=dict)  # when last looked at, monotonic
-
-    def watch(self, name: str) -> None:
-        self._watched.pop(name, None)
-        self._watched[name] = time.monotonic()
-
-    def add(self, groups: Iterable[GroupLag], at: float) -> None:
-        """`at` is of time.time()."""
-        lagging = {group.name: group.lag for group in groups if group.lag is not None}
-        since_s = time.monotonic() - _WATCHED_S
-        self._watched = {
-            name: seen_s
-            for name, seen_s in list(self._watched.items())[-_TRACKED:]
-            if seen_s >= since_s
-        }
-        most = sorted((n for n, lag in lagging.items() if lag), key=lambda n: -lagging[n])[:_MOST]
-        tracked = list(dict.fromkeys([*self._watched, *most]))
-        # One that no longer lags most retains its history, as long as there is room.
-        tracked += [name for name in self._samples if name not in tracked]
-        retained = tracked[:_TRACKED]
-        self._samples = {
-            name: self._samples.get(name, deque(maxlen=_SAMPLES))
-            for name in retained
-            if name in lagging or name in self._samples
-        }
-        for name, samples in self._samples.items():
-            if name in lagging and (not samples or samples[-1][0] < at):
-                samples.append((at, lagging[name]))
-
-    def of(self, name: str) -> list[tuple[float, int]]:
-        return list(self._samples.get(name, ()))

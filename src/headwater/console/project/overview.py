@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -13,8 +15,15 @@ from headwater.client.groups import SHARE
 from headwater.config import Config
 from headwater.console.flow.flow import TopicFlow, graph_of
 from headwater.console.flow.graph import Graph
+from headwater.console.history.broker_requests import BrokerMeter, address_of
+from headwater.console.history.plots import Plot, plots_of, small_lines
+from headwater.console.history.process_usage import Meter
+from headwater.console.history.ranges import FINE_S
+from headwater.console.history.samples import figures
+from headwater.console.history.store import Histories, History
 from headwater.console.project.definitions import Project, ProjectState
-from headwater.console.project.group_lags import GroupLag, LagHistory, read_groups
+from headwater.console.project.group_lags import GroupLag, read_groups
+from headwater.console.project.processes import read_processes
 from headwater.console.project.write_history import WriteHistory
 from headwater.console.topics.topic_list import Reading
 from headwater.console.web.access import Access
@@ -26,12 +35,13 @@ from headwater.inspect.share_groups import ShareGroup, dead_letters, share_group
 from headwater.spelling import nearest
 from headwater.web.listener import require_listener
 
+log = logging.getLogger(__name__)
+
 _FLOW_AGE_S: Final = 1.0
 _PROJECT_AGE_S: Final = 2.0
 _GROUPS_AGE_S: Final = 5.0
 _QUEUES_AGE_S: Final = 3.0
 _SAMPLE_S: Final = 5.0  # while pages are shown
-_IDLE_SAMPLE_S: Final = 15.0  # while none is
 _LOOKS_S: Final = 60.0  # for how long a page counts as shown after its last request
 _FORGOTTEN_S: Final = 3600.0  # after which a signed-in user's readings stop
 _MOST_TOPICS: Final = 200  # that nothing reads or writes, in the picture
@@ -40,12 +50,19 @@ _MOST_TOPICS: Final = 200  # that nothing reads or writes, in the picture
 class Overview:
     """Used on the event loop; made by `Access.part`, and closed with it."""
 
-    def __init__(self, access: Access, config: Config) -> None:
+    def __init__(
+        self, access: Access, config: Config, histories: Histories, *, is_recording: bool
+    ) -> None:
+        """What one that records has read goes into the history."""
         self.access = access
         self.config = config
-        self.lags = LagHistory()
+        self.histories = histories
+        self._is_recording = is_recording
+        self._meter = Meter()
+        self._requests = BrokerMeter()
         self.writes = WriteHistory()
         self.kafka = KafkaCluster(access.bootstrap, login.properties_of(access.login))
+        self.is_local = config.broker.bootstrap is None  # the broker has its files here
         self._project = Project(config, access.bootstrap, access.login)
         self._asked_s = -math.inf  # when a page was last requested
         self._sampler: asyncio.Task[None] | None = None
@@ -70,12 +87,15 @@ class Overview:
     async def group(self, name: str) -> dict[str, Any]:
         """One group as `headwater group describe --json` prints it. Raises NoSuchThing."""
         self._look()
-        self.lags.watch(name)
+        self.histories.watch(f"group/{name}")
         return await self.access.read(("group", name), self._describe, name)
 
     async def queues(self) -> tuple[list[ShareGroup], dict[str, int]]:
         """The share groups, and the dead letters that wait, by topic."""
         self._look()
+        return await self._read_all_queues()
+
+    async def _read_all_queues(self) -> tuple[list[ShareGroup], dict[str, int]]:
         return await self.access.read("queues", self._read_queues, max_age_s=_QUEUES_AGE_S)
 
     async def flow(self) -> Graph:
@@ -89,7 +109,7 @@ class Overview:
         except HeadwaterError:
             groups = []  # one may see the flow without the right to see groups
         if any(group.kind == SHARE for group in groups):
-            groups = await self._with_backlogs(groups)
+            groups = await self.with_backlogs(groups)
         # In a thread: thousands of groups take a while.
         return await self.access.call(
             graph_of,
@@ -99,13 +119,18 @@ class Overview:
             groups,
             self.writes.lags_s(),
             self.writes.read_per_s(),
-            {name for name, sink in self.config.sinks.items() if sink.kind == "topic"} | {"topic"},
+            {name for name in (*self.config.sinks, "topic") if self.is_topic(name)},
         )
 
-    async def _with_backlogs(self, groups: list[GroupLag]) -> list[GroupLag]:
+    def is_topic(self, sink: str) -> bool:
+        """Whether its tables are topics."""
+        settings = self.config.sinks.get(sink)
+        return sink == "topic" if settings is None else settings.kind == "topic"
+
+    async def with_backlogs(self, groups: list[GroupLag]) -> list[GroupLag]:
         """With the topics and the backlog of share groups, which are read from their queues."""
         try:
-            queues, _ = await self.queues()
+            queues, _ = await self._read_all_queues()
         except HeadwaterError:
             return groups
         by_name = {
@@ -131,12 +156,9 @@ class Overview:
         return state
 
     async def _read_groups(self) -> list[GroupLag]:
-        async def read() -> list[GroupLag]:
-            groups = await self.access.ask(read_groups)
-            self.lags.add(groups, time.time())
-            return groups
-
-        return await self.access.shared.get("groups", read, _GROUPS_AGE_S)
+        return await self.access.shared.get(
+            "groups", lambda: self.access.ask(read_groups), _GROUPS_AGE_S
+        )
 
     def _describe(self, name: str) -> dict[str, Any]:
         require_listener(self.access.bootstrap)
@@ -169,16 +191,67 @@ class Overview:
     async def _sample(self) -> None:
         """Samples also while no page is shown, less often: charts and rates need earlier values."""
         while True:
-            with contextlib.suppress(HeadwaterError):
-                await self.access.topics()  # for the rates
-            with contextlib.suppress(HeadwaterError):
-                await self._read_project()
-            with contextlib.suppress(HeadwaterError):
-                await self._read_groups()
+            try:
+                await self._sample_once()
+            except Exception as error:  # the next sample may succeed
+                log.warning("no sample was taken: %s", error, exc_info=error)
             idle_s = time.monotonic() - self._asked_s
             if idle_s > _FORGOTTEN_S and self.access.user:
                 return
-            await asyncio.sleep(_SAMPLE_S if idle_s < _LOOKS_S else _IDLE_SAMPLE_S)
+            until_moment_s = FINE_S - time.time() % FINE_S
+            await asyncio.sleep(
+                min(_SAMPLE_S, until_moment_s) if idle_s < _LOOKS_S else until_moment_s
+            )
+
+    async def _sample_once(self) -> None:
+        project: ProjectState | None = None
+        groups: list[GroupLag] = []
+        queues: list[ShareGroup] = []
+        try:
+            topics = await self.access.topics()
+        except HeadwaterError:
+            return
+        with contextlib.suppress(HeadwaterError):
+            project = await self._read_project()
+        with contextlib.suppress(HeadwaterError):
+            groups = await self._read_groups()
+        if not self._is_recording:
+            return
+        if any(group.kind == SHARE for group in groups):
+            with contextlib.suppress(HeadwaterError):
+                queues, _ = await self._read_all_queues()
+        now_s = time.time()
+
+        def record() -> None:
+            children = read_processes(self.config)
+            broker = self.config.broker
+            found = figures(
+                topics,
+                project,
+                groups,
+                queues,
+                self._meter.read(children),
+                self._requests.read(address_of(children, broker.metrics_listen)),
+                self.histories.watched,
+            )
+            self.histories.of(topics.cluster_id).add(found, now_s)
+
+        await self.access.call(record)
+
+    # The history
+
+    async def plots(self, request: Request, *wanted: Plot) -> list[dict[str, Any]]:
+        """In the range that the request chooses; those without a value are left out."""
+        return await plots_of(request, self.access, await self._history(), wanted)
+
+    async def small_lines(self, names: Mapping[str, str]) -> dict[str, list[float | None]]:
+        """The last hour of series, by the keys of `names`, for a list."""
+        return await small_lines(self.access, await self._history(), names)
+
+    async def _history(self) -> History:
+        self._look()
+        topics = await self.access.topics()
+        return await self.access.call(self.histories.of, topics.cluster_id)
 
 
 def _topic_flows(
@@ -212,7 +285,8 @@ def overview_of(request: Request) -> Overview:
     """Of the user who sent the request."""
     console = request.app.state.console
     access: Access = console.access(request)
-    return access.part(Overview, lambda: Overview(access, console.config))
+    found: Overview = console.overview(access)
+    return found
 
 
 def no_such(kind: str, name: str, existing: list[str]) -> NoSuchThing:

@@ -1,4 +1,4 @@
-"""Recent samples of each write of a pipeline, for charts, rates and the lag in seconds.
+"""Recent samples of each write of a pipeline, for rates and the lag in seconds.
 
 The console holds a bounded number of samples in memory.
 """
@@ -15,6 +15,7 @@ _SAMPLES: Final = 360
 _WRITES: Final = 200
 _RATE_OVER_S: Final = 30.0
 _AT_LEAST_S: Final = 1.0  # between two samples
+_EVENTS: Final = 50  # batches and errors of each write
 _COUNTED: Final = 32  # samples of operators' rows: enough for the last half minute
 
 
@@ -28,11 +29,6 @@ class Sample:
     at: float
     read: int | None
     end: int
-    batch_ms: float | None
-    store_ms: float | None
-    rows_per_s: float | None
-    state_bytes: int | None
-    gap_s: float | None  # of the watermark that is furthest behind
 
     @property
     def lag(self) -> int | None:
@@ -45,6 +41,7 @@ class WriteHistory:
     def __init__(self) -> None:
         self._samples: dict[str, deque[Sample]] = {}
         self._rows: dict[str, deque[tuple[float, Counters]]] = {}
+        self._events: dict[str, deque[dict[str, Any]]] = {}
 
     def add(self, pipelines: Iterable[PipelineState], at: float) -> None:
         for pipeline in pipelines:
@@ -52,11 +49,30 @@ class WriteHistory:
                 name = f"{pipeline.name}/{write.name}"
                 if name not in self._samples and len(self._samples) >= _WRITES:
                     continue
+                self._note(name, write, at)
                 samples = self._samples.setdefault(name, deque(maxlen=_SAMPLES))
                 if not samples or at - samples[-1].at >= _AT_LEAST_S:
-                    samples.append(_sample(write, at, is_running=pipeline.is_running))
+                    samples.append(_sample(write, at))
                     rows = self._rows.setdefault(name, deque(maxlen=_COUNTED))
                     rows.append((at, _counters(write) if pipeline.is_running else {}))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The last batches and errors that were seen, the newest first."""
+        return list(reversed(self._events.get(name, ())))
+
+    def _note(self, name: str, write: WriteState, at: float) -> None:
+        """A batch, or an error, that is another than the last one."""
+        events = self._events.setdefault(name, deque(maxlen=_EVENTS))
+        reported = write.reported
+        error = reported.get("error") or write.error
+        if error and (not events or events[-1].get("error") != error):
+            state = reported.get("state") if reported.get("error") else "the store cannot be read"
+            events.append({"at": at, "error": error, "state": state})
+        batch = reported.get("batch")
+        seen = next((event["batch"] for event in reversed(events) if "batch" in event), None)
+        if batch is not None and batch != seen and "batch_ms" in reported:
+            figures = ("batch", "rows", "batch_ms", "store_ms", "rows_per_s")
+            events.append({"at": at, **{figure: reported.get(figure) for figure in figures}})
 
     def lag_s(self, name: str) -> float | None:
         """How long ago the log ended where the store is now; None if it cannot be determined.
@@ -101,17 +117,6 @@ class WriteHistory:
         first_at, first = next(one for one in samples if last_at - one[0] <= _RATE_OVER_S)
         return first, last, last_at - first_at
 
-    def chart(self, name: str, *series: tuple[str, str]) -> dict[str, Any]:
-        """For uPlot: (label, attribute of a sample) each."""
-        samples = self._samples.get(name, ())
-        return {
-            "x": [sample.at for sample in samples],
-            "series": [
-                {"label": label, "y": [getattr(sample, attribute) for sample in samples]}
-                for label, attribute in series
-            ],
-        }
-
 
 def _counters(write: WriteState) -> Counters:
     return {
@@ -120,24 +125,7 @@ def _counters(write: WriteState) -> Counters:
     }
 
 
-def _sample(write: WriteState, at: float, *, is_running: bool) -> Sample:
-    reported = write.reported if is_running else {}
-    batch = {} if write.is_idle else reported
+def _sample(write: WriteState, at: float) -> Sample:
     end = sum(sum(ends.values()) for ends in write.ends.values())
     lag = write.lag
-    gaps = [
-        operator["watermark_gap_s"]
-        for operator in write.operators.values()
-        if "watermark_gap_s" in operator
-    ]
-    operators = [operator.get("state_bytes") or 0 for operator in write.operators.values()]
-    return Sample(
-        at,
-        None if lag is None else end - lag,
-        end,
-        batch.get("batch_ms"),
-        batch.get("store_ms"),
-        0.0 if reported and write.is_idle else batch.get("rows_per_s"),
-        (reported.get("state_bytes") or 0) + sum(operators) if reported else None,
-        max(gaps, default=None),
-    )
+    return Sample(at, None if lag is None else end - lag, end)

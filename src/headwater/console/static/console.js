@@ -102,12 +102,34 @@ function clock(atS, stepS) {
   return at.toTimeString().slice(0, stepS < 60 ? 8 : 5);
 }
 
+const POWERS_OF_2 = Array.from({ length: 60 }, (_, power) => 2 ** power);
+
+// A value in the unit of its plot, as web/rendering.py writes it.
+function figure(value, unit) {
+  const round = (number) => (Math.abs(number) >= 100 ? Math.round(number) : Number(number.toPrecision(3)));
+  if (unit === "B") {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    const step = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), units.length - 1);
+    return `${round(value / 1024 ** step)} ${units[step]}`;
+  }
+  if (unit === "ms" || unit === "s") {
+    const seconds = unit === "ms" ? value / 1000 : value;
+    if (!seconds) return "0";
+    if (seconds < 1) return `${round(seconds * 1000)} ms`;
+    if (seconds < 120) return `${round(seconds)} s`;
+    if (seconds < 7200) return `${round(seconds / 60)} min`;
+    return `${round(seconds / 3600)} h`;
+  }
+  const text = Math.abs(value) >= 1e6 ? `${round(value / 1e6)}M` : round(value).toLocaleString("en");
+  return unit === "/s" ? `${text}/s` : text;
+}
+
 function drawChart(element, again = false) {
   if (!window.uPlot || !element.dataset.chart) return;
-  const { x, series } = JSON.parse(element.dataset.chart);
+  const { x, series, unit } = JSON.parse(element.dataset.chart);
   const data = [x, ...series.map((line) => line.y)];
   const existing = plots.get(element);
-  const labels = series.map((line) => line.label).join("\n");
+  const labels = series.map((line) => line.label).join("\n") + unit;
   if (existing && existing.labels === labels && !again) {
     existing.plot.setData(data);
     return;
@@ -121,12 +143,13 @@ function drawChart(element, again = false) {
     legend: { show: series.length > 1 },
     cursor: { y: false },
     tzDate: serverDate, // ticks at its full minutes and hours
-    axes: [{ ...axis, values: (plot, at, index, space, step) => at.map((second) => clock(second, step)) }, { ...axis, size: 64 }],
+    axes: [{ ...axis, values: (plot, at, index, space, step) => at.map((second) => clock(second, step)) }, { ...axis, size: 64, ...(unit === "B" ? { incrs: POWERS_OF_2 } : {}), values: (plot, at) => at.map((value) => figure(value, unit)) }],
     scales: { y: { range: (plot, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
     series: [
       { label: "Time", value: (plot, at) => (at == null ? "--" : clock(at, 1)) },
       ...series.map((line, index) => ({
         label: line.label,
+        value: (plot, value) => (value == null ? "--" : figure(value, unit)),
         stroke: colours[index % colours.length],
         width: 1.75,
         points: { show: false },

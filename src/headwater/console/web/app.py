@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -15,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from headwater import prometheus_text
 from headwater.config import Config
+from headwater.console.history.store import Histories
 from headwater.console.pages import NAVIGATION, ROUTES
 from headwater.console.project.event_store import ConsoleEvents
 from headwater.console.project.jobs import Jobs, options_of
@@ -47,6 +49,7 @@ _TAILS, _TAILS_OF_USER = 32, 8
 _EXPORTS, _EXPORTS_OF_USER = 8, 2
 _SEARCH_TESTS, _SEARCH_TESTS_OF_USER = 4, 2
 _MOST_USERS: Final = 100  # with a connection of their own
+_SERIES_OF_USER: Final = 256  # in memory, where the console has no login of its own
 
 
 class Console:
@@ -70,6 +73,10 @@ class Console:
         self.requests: dict[int, int] = {}  # by status
         self.jobs = Jobs(options_of(config))
         self.events = ConsoleEvents(config)
+        # With a login of its own, the console samples for all users; else each user's pages do.
+        self._has_login = not self.needs_sign_in or config.client.username is not None
+        self.histories = Histories(_history_directory(config))
+        self._sampling: Access | None = None
         self._accesses: OrderedDict[str, Access] = OrderedDict()  # by user, the last used last
         self.listening_on(config.console.listen)
 
@@ -104,11 +111,30 @@ class Console:
 
     def start(self) -> None:
         """Begins to sample, so that charts and rates do not begin with the first visitor; on the
-        event loop. Where users sign in, nothing can be read before one has.
+        event loop. Where users sign in and the console has no login, nothing can be read before.
         """
         if not self.needs_sign_in:
-            access = self._access_of("", self.config.client)
-            access.part(Overview, lambda: Overview(access, self.config)).start()
+            self.overview(self._access_of("", self.config.client)).start()
+        elif self._has_login:
+            # Beside those of users: it is not closed with one.
+            self._sampling = Access(self.config.bootstrap(), self.config.client, self.threads)
+            self.overview(self._sampling).start()
+
+    def overview(self, access: Access) -> Overview:
+        if self._has_login:
+            return access.part(
+                Overview,
+                lambda: Overview(access, self.config, self.histories, is_recording=not access.user),
+            )
+        return access.part(
+            Overview,
+            lambda: Overview(
+                access,
+                self.config,
+                Histories(None, most_series=_SERIES_OF_USER),
+                is_recording=True,
+            ),
+        )
 
     def _access_of(self, user: str, login: ClientSettings) -> Access:
         found = self._accesses.get(user)
@@ -138,6 +164,9 @@ class Console:
         self.events.close()
         for access in self._accesses.values():
             access.close()
+        if self._sampling is not None:
+            self._sampling.close()
+        self.histories.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def exposition(self) -> str:
@@ -155,6 +184,12 @@ class Console:
             ),
         ]
         return "".join(lines)
+
+
+def _history_directory(config: Config) -> Path | None:
+    """Beside the log, if this is a project; a console for a cluster elsewhere leaves no files."""
+    directory = (config.base / config.broker.data_dir).resolve()
+    return directory / "console" if config.path is not None or directory.is_dir() else None
 
 
 def console_of(request: Request) -> Console:

@@ -19,6 +19,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 import headwater
+from headwater.console.history.chosen_range import cookie_of, range_of
+from headwater.console.history.ranges import RANGES
+from headwater.console.history.small_line import small_line
 from headwater.errors import HeadwaterError
 from headwater.terminal.output import count, duration, plural, size
 
@@ -81,7 +84,11 @@ def shown(
     """The page with this data, or the data. `more` is for the template only."""
     if wants_json(request):
         return JsonResponse(data, status)
-    return HTMLResponse(render(request, template, {**data, **more}), status)
+    response = HTMLResponse(render(request, template, {**data, **more}), status)
+    asked = request.query_params.get("range", "")
+    if asked in RANGES:  # for the next page with plots, too
+        response.set_cookie(cookie_of(request), asked, path="/", samesite="strict", httponly=True)
+    return response
 
 
 def render(request: Request, template: str, data: Mapping[str, Any]) -> str:
@@ -98,6 +105,8 @@ def render(request: Request, template: str, data: Mapping[str, Any]) -> str:
         "bootstrap": console.config.bootstrap(),
         "needs_sign_in": console.needs_sign_in,
         "interval_s": _INTERVAL_S,
+        "ranges": RANGES,
+        "shown_range": range_of(request),
     }
     return _environment().get_template(template).render(values)
 
@@ -131,12 +140,14 @@ def confirmed(request: Request, *, type_name: str = "") -> bool:
     return bool(form.get("confirmed") == "yes" and is_typed)
 
 
-def ask(request: Request, question: Question) -> Response:
-    """The page that asks. It sends the same form again, to the same address, confirmed."""
+def ask(request: Request, question: Question, fields: Mapping[str, str] | None = None) -> Response:
+    """The page that asks. It sends the same form again, to the same address, confirmed; with
+    `fields` instead of what was sent, where that means something else a moment later.
+    """
     form = request.state.form
     hidden = [
         (name, value)
-        for name, value in form.multi_items()
+        for name, value in (form.multi_items() if fields is None else fields.items())
         if name not in ("csrf", "confirmed", "typed")
     ]
     data = {
@@ -181,6 +192,8 @@ def _environment() -> jinja2.Environment:
         "duration": duration,
         "rate": _rate,
         "moment": _moment,
+        "line": small_line,
+        "figure": _figure,
         "json": lambda value: orjson.dumps(value, default=str).decode(),
     }
     environment.globals |= {
@@ -214,6 +227,25 @@ def _rate(per_s: float | None) -> str:
     if per_s is None:
         return "–"
     return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.1f}/s"
+
+
+def _figure(value: float | None, unit: str) -> str:
+    """A value of a plot in its unit; static/console.js writes them alike."""
+    if value is None:
+        return "–"
+    match unit:
+        case "B":
+            return size(int(value))
+        case "ms":
+            return duration(value / 1000)
+        case "s":
+            return duration(value)
+        case "/s":
+            return _rate(value)
+        case "cores":
+            return f"{value:.2f} cores"
+        case _:
+            return count(int(value)) if value >= 100 or value == int(value) else f"{value:.2f}"
 
 
 def _moment(at_ms: float | None) -> str:

@@ -1,25 +1,19 @@
 """`headwater acl add | list | remove`: access control lists."""
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import admin as kafka_admin
 
-from headwater.broker.security.acls import (
-    CLUSTER_NAME,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from headwater.broker.security.acls import CLUSTER_NAME
 from headwater.cli.arguments import cluster_of
 from headwater.cli.commands.log.topic import confirmed
 from headwater.cli.parser import Command, Parser, client_options
-from headwater.client import broker_request
 from headwater.errors import RequestRefused, UsageError
-from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, KafkaCluster, refused_with, settled
-from headwater.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from headwater.inspect.access import ShownAcl, acls_of, written
+from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, settled
+from headwater.protocol.messages.describe_acls import DescribeAclsRequest
 from headwater.terminal.output import note, plural, print_json, say, table
 
 # confluent_kafka's annotations leave these out.
@@ -41,18 +35,6 @@ class Resource(NamedTuple):
 
     kind: Any
     name: str | None
-
-
-class Shown(NamedTuple):
-    """An ACL as it is shown."""
-
-    principal: str
-    permission: str
-    operation: str
-    resource: str
-    pattern: str
-    name: str
-    host: str
 
 
 def _operations(text: str) -> list[Any]:
@@ -220,7 +202,7 @@ def _remove(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     cluster = cluster_of(args)
     user = None if args.user is None else _principal(args.user)
-    found: dict[Shown, None] = {}
+    found: dict[ShownAcl, None] = {}
     for kind, name in _resources(args) or [Resource(_Type.ANY, None)]:
         # MATCH: all that have a say on a resource of that name, also those of prefixes and of *.
         pattern = _Pattern.ANY if name is None else _Pattern.MATCH
@@ -233,7 +215,7 @@ def _list(args: argparse.Namespace) -> int:
             operation=_Operation.ANY.value,
             permission_type=_Permission.ANY.value,
         )
-        found.update(dict.fromkeys(_asked(cluster, request)))
+        found.update(dict.fromkeys(acls_of(cluster, request)))
     if not found and not args.json:
         note("no ACLs; `headwater acl add USER …` makes one")
     else:
@@ -241,42 +223,21 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(cluster: KafkaCluster, request: DescribeAclsRequest) -> Iterator[Shown]:
-    """Librdkafka takes a refusal of this request for an empty list, so it is asked without it."""
-    address = cluster.bootstrap.split(",")[0]
-    answer = broker_request.ask(
-        address, request, DescribeAclsResponse, 1, properties=cluster.properties
-    )
-    if answer.error_code:
-        raise refused_with(answer.error_code, answer.error_message, "cannot list ACLs")
-    for resource in answer.resources:
-        for acl in resource.acls:
-            yield Shown(
-                acl.principal,
-                _written(Permission(acl.permission_type)),
-                _written(Operation(acl.operation)),
-                _written(ResourceType(resource.resource_type)),
-                _written(PatternType(resource.pattern_type)),
-                resource.resource_name,
-                acl.host,
-            )
-
-
-def _show(args: argparse.Namespace, acls: Iterable[Shown]) -> None:
+def _show(args: argparse.Namespace, acls: Iterable[ShownAcl]) -> None:
     shown = sorted(acls)
     if args.json:
         print_json([acl._asdict() for acl in shown])
     else:
-        say(table(Shown._fields, shown))
+        say(table(ShownAcl._fields, shown))
 
 
-def _shown(acl: Any) -> Shown:
-    return Shown(
+def _shown(acl: Any) -> ShownAcl:
+    return ShownAcl(
         acl.principal,
-        _written(acl.permission_type),
-        _written(acl.operation),
-        "cluster" if acl.restype is _Type.BROKER else _written(acl.restype),
-        _written(acl.resource_pattern_type),
+        written(acl.permission_type),
+        written(acl.operation),
+        "cluster" if acl.restype is _Type.BROKER else written(acl.restype),
+        written(acl.resource_pattern_type),
         acl.name,
         acl.host,
     )
@@ -285,10 +246,6 @@ def _shown(acl: Any) -> Shown:
 def _named(futures: Mapping[Any, Any]) -> dict[str, Any]:
     """The futures by what they are about, in words that an error can use."""
     return {f"the ACL: {' '.join(_shown(acl))}": future for acl, future in futures.items()}
-
-
-def _written(value: Any) -> str:
-    return str(value.name).lower().replace("_", "-")
 
 
 COMMANDS: Final = {

@@ -17,10 +17,6 @@ from headwater.cli.parser import Command, Parser, client_options
 from headwater.client.login import read_secret
 from headwater.errors import HeadwaterError, RequestRefused, UsageError
 from headwater.protocol import scram
-from headwater.protocol.messages.describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
 from headwater.terminal.output import note, print_json, say, table
 
 
@@ -32,51 +28,19 @@ class _Online:
 
     def all(self) -> dict[str, dict[str, int]]:
         """Iterations by mechanism, by user."""
-        from headwater.client import broker_request
-        from headwater.inspect.kafka_cluster import refused_with
+        from headwater.inspect.access import users_of
 
-        answer = broker_request.ask(
-            self._cluster.bootstrap.split(",")[0],
-            DescribeUserScramCredentialsRequest(users=None),
-            DescribeUserScramCredentialsResponse,
-            0,
-            properties=self._cluster.properties,
-        )
-        if answer.error_code:
-            raise refused_with(answer.error_code, answer.error_message, "cannot list users")
-        mechanisms = {number: mechanism for mechanism, number in scram.NUMBERS.items()}
-        return {
-            result.user: {
-                mechanisms[info.mechanism]: info.iterations for info in result.credential_infos
-            }
-            for result in sorted(answer.results, key=lambda found: found.user)
-        }
+        return users_of(self._cluster)
 
     def set_password(self, name: str, password: str) -> None:
-        for mechanism in scram.DIGESTS:
-            info = _admin().ScramCredentialInfo(_number(mechanism), DEFAULT_ITERATIONS)
-            self._alter(_admin().UserScramCredentialUpsertion(name, info, password.encode()))
+        from headwater.inspect.access import set_password
+
+        set_password(self._cluster, name, password)
 
     def delete(self, name: str) -> None:
-        for mechanism in self.all()[name]:
-            self._alter(_admin().UserScramCredentialDeletion(name, _number(mechanism)))
+        from headwater.inspect.access import delete_user
 
-    def _alter(self, alteration: Any) -> None:
-        """One at a time: a request may name a user but once."""
-        from headwater.inspect.kafka_cluster import settled
-
-        settled(self._cluster.admin.alter_user_scram_credentials([alteration]), "change user")
-
-
-def _admin() -> Any:
-    """Imported late, for --offline. The annotations of confluent_kafka leave some names out."""
-    from confluent_kafka import admin
-
-    return admin
-
-
-def _number(mechanism: str) -> Any:
-    return _admin().ScramMechanism[mechanism.replace("-", "_")]
+        delete_user(self._cluster, name)
 
 
 class _Offline:

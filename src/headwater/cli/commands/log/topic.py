@@ -19,6 +19,7 @@ from headwater.inspect.kafka_cluster import (
     refused,
     settled,
 )
+from headwater.inspect.topic_changes import add_partitions, alter_configs
 from headwater.inspect.topic_configs import configs_of
 from headwater.terminal.output import count, note, plural, print_json, say, size, styled, table
 
@@ -296,10 +297,9 @@ def _alter(args: argparse.Namespace) -> int:
             hint="create another topic and copy the records",
         )
     if configs or args.unset:
-        _alter_configs(cluster, args.topic, configs, args.unset)
+        alter_configs(cluster, args.topic, configs, args.unset)
     if args.partitions is not None and args.partitions > present:
-        more = [_api.NewPartitions(args.topic, args.partitions)]
-        settled(cluster.admin.create_partitions(more, request_timeout=15), "add partitions to")
+        add_partitions(cluster, args.topic, args.partitions)
     if args.json:
         print_json(
             {
@@ -312,24 +312,6 @@ def _alter(args: argparse.Namespace) -> int:
         return 0
     say(f"altered {args.topic}")
     return 0
-
-
-def _alter_configs(
-    cluster: KafkaCluster, topic: str, to_set: dict[str, str], unset: list[str]
-) -> None:
-    operation = _api.AlterConfigOpType
-    entries = [
-        _api.ConfigEntry(name, value, incremental_operation=operation.SET)
-        for name, value in to_set.items()
-    ]
-    entries += [
-        _api.ConfigEntry(name, None, incremental_operation=operation.DELETE) for name in unset
-    ]
-    resource = _api.ConfigResource(
-        _api.ConfigResource.Type.TOPIC, topic, incremental_configs=entries
-    )
-    futures = cluster.admin.incremental_alter_configs([resource], request_timeout=15)
-    settled({topic: futures[resource]}, "alter")
 
 
 def _configure_delete(parser: Parser) -> None:

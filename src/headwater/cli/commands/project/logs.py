@@ -15,11 +15,11 @@ from headwater.cli.arguments import read_data_dir
 from headwater.cli.parser import Command, Parser, common_options, whole_number
 from headwater.errors import NotReady
 from headwater.printable import printable_json
+from headwater.supervisor.log_events import event_of, name_of, text_of
 from headwater.supervisor.log_file import FILE_NAME, files_of
 from headwater.terminal.interrupt import Interrupt
 from headwater.terminal.output import say, styled
 
-_OWN_NAME: Final = "up"
 _LOOK_S: Final = 0.1
 _LEVEL_STYLES: Final = {"warning": "yellow", "error": "red", "critical": "bold red"}
 
@@ -98,25 +98,10 @@ def _lines_of(path: Path) -> list[bytes]:
 
 def _wanted(lines: Iterable[bytes], child: str | None) -> Iterator[dict[str, Any]]:
     for line in lines:
-        event = _event(line)
-        name = _name(event)
+        event = event_of(line)
+        name = name_of(event)
         if child is None or child == name or (child and child == name.partition(" ")[2]):
             yield event
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    """What is no event is a line that the supervisor itself, or a library, has printed."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        event = None
-    if isinstance(event, dict) and "event" in event:
-        return event
-    return {"event": "note", "message": line.decode("utf-8", "replace")}
-
-
-def _name(event: dict[str, Any]) -> str:
-    return str(event.get("child") or event.get("name") or _OWN_NAME)
 
 
 def _show(event: dict[str, Any], *, as_json: bool) -> None:
@@ -125,29 +110,10 @@ def _show(event: dict[str, Any], *, as_json: bool) -> None:
         return
     at = event.get("at")
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else " " * 19
-    for text in _text(event).split("\n"):
+    for text in text_of(event).split("\n"):
         style = _LEVEL_STYLES.get(str(event.get("level")))
         shown = styled(text, style) if style and text else text
-        say(f"{styled(clock, 'dim')} {styled(_name(event), 'bold')} | {shown}")
-
-
-def _text(event: dict[str, Any]) -> str:
-    match event["event"]:
-        case "log":
-            level = event.get("level") or ""
-            return (f"{level}: " if level in _LEVEL_STYLES else "") + str(event["message"])
-        case "child":
-            parts = (event["state"], event.get("address"), event.get("reason"), event.get("hint"))
-            return ", ".join(str(part) for part in parts if part)
-        case "error":
-            lines = [event["error"], event.get("detail"), event.get("hint")]
-            return "error: " + "\n".join(str(line) for line in lines if line)
-        case "ready":
-            return "everything is ready"
-        case "stopping":
-            return "killing all of it" if event.get("at_once") else "stopping in order"
-        case _:
-            return str(event.get("message", ""))
+        say(f"{styled(clock, 'dim')} {styled(name_of(event), 'bold')} | {shown}")
 
 
 COMMANDS = {

@@ -59,7 +59,7 @@ def _restart(
 ) -> int:
     before = _child(running, args.child)
     began_s = time.monotonic()
-    if not requests.ask_restart(data_dir, before.name):
+    if not requests.ask(data_dir, before.name, requests.RESTART):
         raise NotReady("`headwater up` has just ended", detail=f"for {data_dir}")
     while True:
         child = _child(status_file.read(data_dir) or running, before.name)
