@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import QueryRefused
-from headwater.pipelines.spark_errors import first_line
+from headwater.pipelines.spark_errors import first_line, without_advice
 from headwater.spelling import nearest
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _MOST_NAMES: Final = 12
 
 def query_refused(error: "PySparkException", query: str, session: "SparkSession") -> QueryRefused:
     """`query` is the text that Spark was given, and `session` the one that refuses it."""
-    spark_says = first_line(str(error))
+    spark_says = without_advice(first_line(str(error)))
     condition = (error.getCondition() or "").partition(".")[0]
     given = error.getMessageParameters() or {}
     what = hint = ""
