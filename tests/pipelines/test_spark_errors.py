@@ -13,6 +13,11 @@ ENDED = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [DIVIDE_BY_ZERO] Division"
     " by zero. SQLSTATE: 22012\n== DataFrame ==\n"
 )
+MARKED = (
+    "org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. If necessary set"
+    ' "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012\n'
+    "== SQL (line 1, position 8) ==\nSELECT a / b AS x FROM t\n       ^^^^^\n"
+)
 PYTHON = (
     "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
     'Traceback (most recent call last):\n  File "/home/a/orders.py", line 8, in bad\n'
@@ -26,7 +31,8 @@ OURS = "Traceback (most recent call last):\nheadwater.errors.DataLost: orders-0 
     ("text", "reported"),
     [
         (STAGE, "p: the rows of one batch are too many for the driver: Total size of serialized"),
-        (ENDED, "p failed in Spark: [DIVIDE_BY_ZERO] Division by zero."),
+        (ENDED, "p: a value has no result: [DIVIDE_BY_ZERO] Division by zero."),
+        (MARKED, "p: a value has no result in a / b: [DIVIDE_BY_ZERO] Division by zero."),
         (PYTHON, "orders.py:8: ZeroDivisionError: integer division or modulo by zero"),
         (
             PYTHON.replace("ZeroDivisionError: ", "shop.Odd: no "),

@@ -18,6 +18,13 @@ _AROUND: Final = re.compile(
     r"|^: |^Job aborted due to stage failure: |^([\w$]+\.)+[\w$]*(Exception|Error): "
 )
 _BEHIND: Final = re.compile(r"( SQLSTATE: \w+)?(; line \d+ pos \d+)?;?$")
+# An expression has no result for a value (ANSI mode), and where Spark marks it in a query.
+_NO_RESULT: Final = re.compile(
+    r"\[(DIVIDE_BY_ZERO|REMAINDER_BY_ZERO|(BINARY_)?ARITHMETIC_OVERFLOW|CAST_(OVERFLOW|INVALID_INPUT)"
+    r"|NUMERIC_VALUE_OUT_OF_RANGE|INVALID_ARRAY_INDEX|CANNOT_PARSE_TIMESTAMP)\b"
+)
+_MARKED: Final = re.compile(r"^== SQL[^\n]*==\n([^\n]*)\n( *\^+)$", re.MULTILINE)
+_ADVICE: Final = re.compile(r" If necessary set \S+ to \S+ to bypass this error\.")
 _LONGEST: Final = 500
 _SHARED: Final = (
     "on a cluster state_dir of [spark] has to be a directory that all machines share, or state_url"
@@ -49,6 +56,13 @@ def explained(pipeline: str, failed: BaseException) -> HeadwaterError:
             detail=first_line(text),
             hint=f"smaller batches: batch_rows and batch_bytes of [pipeline.{pipeline}]",
         )
+    if no_result := _NO_RESULT.search(text):
+        spark_says = without_advice(first_line(text[no_result.start() :]))
+        return PipelineError(
+            f"pipeline {pipeline}: a value has no result{_marked(text)}",
+            detail=f"{_where(text)}{spark_says}",
+            hint="its batch is not stored; try_divide, try_cast and nullif give null instead",
+        )
     return PipelineError(
         f"pipeline {pipeline} failed in Spark",
         detail=f"{_where(text)}{_raised(text) or first_line(text) or type(failed).__name__}",
@@ -69,9 +83,23 @@ def first_line(text: str) -> str:
     return ""
 
 
+def without_advice(spark_says: str) -> str:
+    """To set what a pipeline relies on, and a view cannot set."""
+    return _ADVICE.sub("", spark_says)
+
+
 def is_own(file: str) -> bool:
     """Whether it is the user's."""
     return not file.startswith((_PACKAGE, "<")) and "site-packages" not in file
+
+
+def _marked(text: str) -> str:
+    """The part of a query that Spark marks."""
+    found = _MARKED.search(text)
+    if found is None:
+        return ""
+    line, marks = found.groups()
+    return f" in {line[marks.find('^') : len(marks)]}"
 
 
 def _where(text: str) -> str:

@@ -46,7 +46,8 @@ def test_a_query_of_a_with_reads_the_table_of_its_own_name():
     (found,) = SqlText("v", "v.sql", text).references()
     assert found.start == text.index("o)")
     recursive = text.replace("WITH", "WITH RECURSIVE")
-    assert SqlText("v", "v.sql", recursive).references() == []
+    with pytest.raises(QueryRefused, match=r"v\.sql:1:36: o reads itself"):
+        SqlText("v", "v.sql", recursive).references()
 
 
 def test_names_of_tables_are_none_that_the_query_defines(views, tmp_path):
@@ -125,6 +126,13 @@ def test_a_view_that_depends_on_itself_is_refused(views, tmp_path, view, message
         ("SELECT a /* FROM o", "v.sql:1:10: a comment is not closed", ""),
         ("SELECT a FROM orders; SELECT b FROM orders", "one SELECT: v.sql has 2 statements", ""),
         ("DELETE FROM orders", "one SELECT: v.sql has a DELETE", ""),
+        ("INSERT INTO a SELECT * FROM orders", "one SELECT: v.sql has an INSERT", ""),
+        (
+            """WITH RECURSIVE r AS (SELECT id FROM orders UNION ALL
+  SELECT o.id FROM orders o JOIN r ON o.parent = r.id) SELECT * FROM r""",
+            "v.sql:2:34: r reads itself: recursive queries",
+            "join the table with itself",
+        ),
         ("-- nothing", "one SELECT: v.sql has no statement", ""),
         ("SELECT 1", "reads no table", "SELECT … FROM"),
         (

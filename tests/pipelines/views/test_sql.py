@@ -2,6 +2,7 @@
 
 import math
 import random
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -102,6 +103,14 @@ QUERIES = {
            GROUP BY GROUPING SETS ((customer), (qty))""",
         ("customer", "qty", "g"),
     ),
+    "a step that is used twice": (
+        """WITH t AS (SELECT country, amount FROM o JOIN c ON o.customer = c.id)
+           SELECT 'sum' AS kind, country, sum(amount) AS amount FROM t GROUP BY country
+           UNION ALL SELECT 'highest', country, max(amount) FROM t GROUP BY country
+           UNION ALL SELECT 'rest', country, (SELECT sum(amount) FROM o) - sum(amount)
+           FROM t GROUP BY country""",
+        ("kind", "country"),
+    ),
     "offset": ("SELECT id, qty FROM o ORDER BY id DESC LIMIT 2 OFFSET 2", ()),
     "a scalar subquery beside a limit": (
         "SELECT id, (SELECT max(id) FROM c) AS m FROM o ORDER BY qty DESC NULLS LAST, id LIMIT 3",
@@ -122,6 +131,12 @@ QUERIES = {
            FROM o GROUP BY customer""",
         (),
     ),
+    "texts": (
+        """SELECT customer, string_agg(note, ', ') WITHIN GROUP (ORDER BY note) AS up,
+                  listagg(DISTINCT note, '') WITHIN GROUP (ORDER BY note DESC) AS down
+           FROM o GROUP BY customer""",
+        (),
+    ),
     "lead": (
         "SELECT id, lead(qty, 2, -1) OVER (PARTITION BY customer ORDER BY id) AS n FROM o",
         (),
@@ -138,7 +153,7 @@ QUERIES = {
     "distinct": ("SELECT DISTINCT country, vip FROM c", ()),
 }  # fmt: skip
 QUICK = ("groups of a join", "scalar subqueries", "values", "aggregates of no rows",
-         "a scalar subquery beside aggregates",
+         "a scalar subquery beside aggregates", "a step that is used twice",
          "full join with a condition", "window functions", "not in", "union")  # fmt: skip
 
 
@@ -196,6 +211,98 @@ def _changes(chance):
     return changes
 
 
+def test_a_step_that_is_used_several_times_is_computed_once(spark, tmp_path):
+    query, key = QUERIES["a step that is used twice"]
+    with ViewDriver(spark, tmp_path, query, TABLES, key) as view:
+        kinds = sorted(one.name.rpartition("-")[2] for one in view.write.operators)
+    # One join of o with c, and that of the rest with the total.
+    assert kinds.count("join") == 2
+    assert kinds.count("table") == 2
+
+
+def test_a_table_is_stored_once_with_all_columns_that_the_query_reads(spark, tmp_path):
+    query = "SELECT a.id, a.qty, b.note FROM o a JOIN o b ON a.customer = b.id"
+    with ViewDriver(spark, tmp_path, query, TABLES, ("id",)) as view, Oracle(TABLES) as oracle:
+        first = [{"id": 1, "customer": 2, "qty": 5, "note": "a"}, {"id": 2, "note": "b"}]
+        for rows in (first, [{"id": 2, "note": "c"}], [{"id": 2, "_op": "d"}]):
+            view.batch({"o": rows})
+            oracle.apply({"o": rows})
+            assert not (found := difference(view.rows, oracle.rows(query))), found
+        (table,) = [one for one in view.write.operators if one.name.endswith("-table")]
+        assert set(table.operator.columns.names) == {"id", "customer", "qty", "note"}
+
+
+# Where Spark and DuckDB have other words: the query, its key, and the query for DuckDB.
+OTHER_WORDS = {
+    "explode": (
+        """SELECT customer, word, count(*) AS n FROM o
+           LATERAL VIEW explode(split(note, ',')) w AS word GROUP BY customer, word""",
+        (),
+        """SELECT customer, word, count(*) AS n
+           FROM (SELECT customer, unnest(string_split(note, ',')) AS word FROM o)
+           GROUP BY customer, word""",
+    ),
+    "explode of nothing": (
+        """SELECT id, place, word FROM o
+           LATERAL VIEW OUTER posexplode(split(nullif(note, 'a'), ',')) w AS place, word""",
+        ("id", "place"),
+        """SELECT id, place - 1 AS place, word FROM o LEFT JOIN LATERAL (
+               SELECT unnest(string_split(nullif(note, 'a'), ',')) AS word,
+                      generate_subscripts(string_split(nullif(note, 'a'), ','), 1) AS place
+           ) ON true""",
+    ),
+    "json": (
+        """SELECT get_json_object(j, '$.c') AS c, sum(CAST(get_json_object(j, '$.q') AS int)) AS q,
+                  max(from_json(j, 'q int').q) AS most
+           FROM (SELECT to_json(named_struct('c', customer, 'q', qty)) AS j FROM o)
+           GROUP BY get_json_object(j, '$.c')""",
+        (),
+        """SELECT CAST(customer AS varchar) AS c, sum(qty) AS q, max(qty) AS most FROM o
+           GROUP BY customer""",
+    ),
+    "the best of each, by a lateral subquery": (
+        """SELECT c.id, c.country, best.id AS o, best.amount FROM c, LATERAL (
+               SELECT id, amount FROM o WHERE o.customer = c.id
+               ORDER BY amount DESC NULLS LAST, id LIMIT 2) AS best""",
+        ("id", "o"),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("about", OTHER_WORDS)
+def test_what_duckdb_has_other_words_for(spark, tmp_path, about):
+    query, key, of_duckdb = OTHER_WORDS[about]
+    chance = random.Random(about)
+    with ViewDriver(spark, tmp_path, query, TABLES, key) as view, Oracle(TABLES) as oracle:
+        for number in range(_BATCHES):
+            changes = _changes(chance)
+            view.batch(changes, restart=number % 3 == 0)
+            oracle.apply(changes)
+            assert not (found := difference(view.rows, oracle.rows(of_duckdb or query))), found
+
+
+def test_a_moving_sum_over_time(spark, tmp_path):
+    tables = {"o": Table("id bigint, moment timestamp, day date, qty int", ("id",))}
+    query = """SELECT id, sum(qty) OVER (ORDER BY moment RANGE BETWEEN INTERVAL '1' HOUR PRECEDING
+                                         AND CURRENT ROW) AS hour,
+                      sum(qty) OVER (ORDER BY day DESC RANGE BETWEEN 2 PRECEDING
+                                     AND 1 FOLLOWING) AS days FROM o"""
+    of_duckdb = query.replace("2 P", "INTERVAL '2' DAY P").replace("1 F", "INTERVAL '1' DAY F")
+    chance = random.Random(1)
+    start = datetime(2024, 2, 28, 22, tzinfo=UTC)
+    with ViewDriver(spark, tmp_path, query, tables) as view, Oracle(tables) as oracle:
+        for _ in range(4):
+            rows = []
+            for number in chance.sample(range(12), 5):
+                at = start + timedelta(minutes=chance.choice([0, 59, 60, 61, 200, 1500, 4400]))
+                times = {"moment": at, "day": at.date()} if chance.random() < 0.8 else {}
+                rows.append({"id": number, "qty": chance.randrange(5), **times})
+            view.batch({"o": rows})
+            oracle.apply({"o": rows})
+            assert not (found := difference(view.rows, oracle.rows(of_duckdb))), found
+
+
 def test_an_event_topic_needs_no_key(spark, tmp_path):
     tables = {"clicks": Table("page string, ms int")}
     query = "SELECT page, count(*) AS n, max(ms) AS slowest FROM clicks GROUP BY page"
@@ -217,6 +324,12 @@ def test_an_event_topic_needs_no_key(spark, tmp_path):
         ("SELECT qty, count(*) AS n FROM o GROUP BY qty, note", "implies no key"),
         ("SELECT id, id FROM o", "two columns of the result are called id"),
         ("SELECT histogram_numeric(qty, 2) AS m FROM o", "cannot be maintained incrementally"),
+        ("SELECT array(qty) AS k, count(*) AS n FROM o GROUP BY 1", "k cannot be part of the key"),
+        ("SELECT try_sum(qty) AS m FROM o", r"try_sum.* cannot be maintained incrementally"),
+        (
+            "SELECT string_agg(note, ',') WITHIN GROUP (ORDER BY id) AS m FROM o",
+            "listagg.* cannot be maintained incrementally",
+        ),
         ("SELECT id, qty FROM o EXCEPT ALL SELECT id, id FROM c", "Spark cannot plan"),
         (
             "SELECT id FROM o ORDER BY id + (SELECT max(id) FROM c) LIMIT 1",
@@ -225,6 +338,11 @@ def test_an_event_topic_needs_no_key(spark, tmp_path):
         ("SELECT id, (SELECT id FROM c WHERE c.id < o.id) AS x FROM o", "may have several rows"),
         ("SELECT id, (SELECT id FROM c WHERE vip = (o.id = 1)) AS x FROM o", "several rows"),
         ("SELECT (SELECT id FROM c) AS x, id FROM o", "may have several rows"),
+        (
+            """SELECT id, sum(qty) OVER (ORDER BY date_add(date '2024-01-01', qty)
+               RANGE BETWEEN INTERVAL '1' MONTH PRECEDING AND CURRENT ROW) AS s FROM o""",
+            "RANGE of months",
+        ),
     ],
 )
 def test_what_cannot_be_maintained_incrementally_is_refused(spark, tmp_path, query, message):
@@ -237,6 +355,34 @@ def test_a_key_that_is_not_unique_stops_the_view(spark, tmp_path):
         view.batch({"o": [{"id": 1, "qty": 5}]})
         with pytest.raises(PipelineError, match="two rows have qty = 5"):
             view.batch({"o": [{"id": 2, "qty": 5, "note": "x"}]})
+
+
+def test_the_null_groups_of_two_sides_are_not_one_row(spark, tmp_path):
+    query = """SELECT a.note, b.country, n, m
+               FROM (SELECT note, count(*) AS n FROM o GROUP BY note) a
+               FULL JOIN (SELECT country, count(*) AS m FROM c GROUP BY country) b
+                 ON a.note = b.country"""
+    with ViewDriver(spark, tmp_path, query, TABLES) as view:
+        view.batch({"o": [{"id": 1}, {"id": 2, "note": "a"}], "c": [{"id": 1, "country": "a"}]})
+        assert view.key == ("note", "country")
+        assert len(view.rows) == 2
+        with pytest.raises(PipelineError, match="two rows have note = None, country = None"):
+            view.batch({"c": [{"id": 2}]})
+
+
+def test_not_in_costs_no_product(spark, tmp_path):
+    query = "SELECT * FROM o WHERE customer NOT IN (SELECT id FROM c)"
+    with ViewDriver(spark, tmp_path, query, TABLES) as view:
+        joins = [one.operator for one in view.write.operators if one.name.endswith("-join")]
+        found = sorted((join.how, len(join.left.key)) for join in joins)
+        assert found == [("anti", 0), ("anti", 0), ("anti", 1)]
+        rows = [{"id": number, "customer": number} for number in range(3000)]
+        view.batch({"o": [*rows, {"id": -1}]})
+        assert len(view.rows) == 3001
+        view.batch({"c": [{"id": number} for number in range(2999)]})
+        assert [row[:2] for row in view.rows] == [(2999, 2999)]
+        view.batch({"c": [{"id": number, "_op": "d"} for number in range(2999)]})
+        assert len(view.rows) == 3001
 
 
 def test_a_column_that_the_query_does_not_read_leaves_its_state_alone(spark, tmp_path):

@@ -195,7 +195,16 @@ def test_each_step_says_what_it_stores_and_what_grows(project, command):
         "topic orders: each record is a row": ("", "", ""),
         "topic customers: each record is a row": ("", "", ""),
     }  # fmt: skip
-    command("explain", "v")
+    (project.directory / "v.sql").write_text(
+        """WITH t AS (SELECT id, customer FROM orders WHERE id IN (SELECT id FROM customers))
+           SELECT id, customer FROM t
+           QUALIFY row_number() OVER (PARTITION BY customer ORDER BY id) <= 3
+           UNION ALL SELECT -id, customer FROM t"""
+    )
+    shown = command("explain", "v")
+    assert "the first 3 rows, order by " in shown
+    assert shown.count("rows that have a match") == 2
+    assert shown.count("= customers.id, as above\n") == 1
     assert "there is no view w" in command("explain", "w", code=2)
 
 

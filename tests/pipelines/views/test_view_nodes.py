@@ -17,9 +17,10 @@ from headwater.errors import PipelineError, StateLost
 from headwater.pipelines.position import POSITION
 from headwater.pipelines.views.nodes import join as joins
 from headwater.pipelines.views.nodes.aggregate import Aggregate, Call
-from headwater.pipelines.views.nodes.deltas import WEIGHT
+from headwater.pipelines.views.nodes.deltas import WEIGHT, Multiset
 from headwater.pipelines.views.nodes.moving_filter import Bound, MovingFilter
 from headwater.pipelines.views.nodes.result import ResultChanges
+from headwater.pipelines.views.nodes.top_rows import TopRows
 from headwater.pipelines.views.nodes.upserts import Upserts
 from headwater.pipelines.views.nodes.window_functions import Frame, SortKey, WindowCall
 from headwater.pipelines.views.nodes.window_node import WindowFunctions
@@ -293,6 +294,74 @@ def _windowed(rows):
                 )
             ] += 1
     return found
+
+
+@pytest.mark.parametrize("function", ["row_number", "rank", "dense_rank"])
+@settings(max_examples=examples(240), deadline=None)
+@given(
+    _rounds(
+        st.tuples(st.sampled_from([None, 1]), st.integers(0, 3), st.sampled_from([None, 1, 2, 9]))
+    ),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_first_rows(tmp_path_factory, function, rounds, limit, is_partitioned):
+    partition = ("p",) if is_partitioned else ()
+    order = (SortKey("o", True, True), SortKey("v", False, False))
+    operator = TopRows(_WINDOWED, partition, order, function, limit)
+    node = Node(operator, [_WINDOWED], [partition], tmp_path_factory.mktemp("top") / "node")
+    for deltas in rounds:
+        node.batch(*deltas)
+        found = Counter()
+        for rows in _partitions(node.inputs[0], is_partitioned):
+            orders = [(-row[1], row[2] is None, row[2] or 0) for row in rows]
+            for at, (row, of_row) in enumerate(zip(rows, orders, strict=True)):
+                numbers = {
+                    "row_number": at + 1,
+                    "rank": orders.index(of_row) + 1,
+                    "dense_rank": len(set(orders[: at + 1])),
+                }
+                found[row] += numbers[function] <= limit
+        # Of rows that only p tells apart, the order is that of their hashes.
+        tell_apart = is_partitioned or function != "row_number"
+        shown = [Counter(), Counter()]
+        for counted, rows in zip(shown, (node.total, +found), strict=True):
+            for row, times in rows.items():
+                counted[row if tell_apart else row[1:]] += times
+        assert shown[0] == shown[1]
+
+
+def _partitions(rows, is_partitioned):
+    every = sorted(
+        (+rows).elements(),
+        key=lambda row: (
+            repr(row[0]) if is_partitioned else "", -row[1], row[2] is None, row[2] or 0
+        ),
+    )  # fmt: skip
+    groups = groupby(every, key=lambda row: row[0] if is_partitioned else None)
+    return [list(group) for _, group in groups]
+
+
+def test_first_rows_read_their_partition_only_if_one_of_them_is_removed(tmp_path, monkeypatch):
+    operator = TopRows(_WINDOWED, (), (SortKey("o", True, True),), "row_number", 2)
+    node = Node(operator, [_WINDOWED], [()], tmp_path / "node")
+    read = []
+    of_keys = Multiset.of_keys
+
+    def counted(stored, hashes):
+        found = of_keys(stored, hashes)
+        read.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(Multiset, "of_keys", counted)
+    node.batch([((1, number, 0), 1) for number in range(5000)])
+    read.clear()
+    node.batch([((1, 17, 0), -1), ((1, 4000, 1), 1), ((1, 6000, 0), 1)])
+    assert max(read) <= 2
+    assert sorted(node.total) == [(1, 4999, 0), (1, 6000, 0)]
+    node.batch([((1, 4999, 0), -1)])
+    assert max(read) > 4000
+    assert sorted(node.total) == [(1, 4998, 0), (1, 6000, 0)]
 
 
 _TIME = pa.timestamp("us", "UTC")

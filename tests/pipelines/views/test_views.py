@@ -2,6 +2,7 @@
 
 import shutil
 import uuid
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -130,6 +131,17 @@ def test_what_is_there_without_rows_and_now_in_the_driver_and_in_tasks(project, 
         '[view.high]\nfile = "high.sql"\ninto = "cache"\n'
         f'schemas = {{ {topic} = "id int, at timestamp" }}'
     )
+    # Steps that are there several times, first rows, and rows that are not in others.
+    (project.directory / "often.sql").write_text(f"""
+        WITH t AS (SELECT id % 10 AS digit, count(*) AS n FROM {topic} GROUP BY id % 10)
+        SELECT a.digit, a.n, b.n AS next, (SELECT max(n) FROM t) AS most
+        FROM t a LEFT JOIN t b ON b.digit = a.digit + 1
+        WHERE a.digit NOT IN (SELECT digit FROM t WHERE n % 2 = 1)
+        ORDER BY a.n DESC, a.digit LIMIT 3""")
+    project.section(
+        '[view.often]\nfile = "often.sql"\ninto = "cache"\n'
+        f'schemas = {{ {topic} = "id int, at timestamp" }}'
+    )
     sent = []
 
     def produce(numbers):
@@ -151,18 +163,31 @@ def test_what_is_there_without_rows_and_now_in_the_driver_and_in_tasks(project, 
         found = project.rows("SELECT name, n, total, high FROM kinds ORDER BY name")
         high = project.rows("SELECT n, last FROM high")
         numbers = [number for number, _ in sent if number > 5000]
-        return found == wanted() and high == [(len(numbers), max(numbers, default=None))]
+        often = project.rows("SELECT digit, n, next, most FROM often ORDER BY n DESC, digit")
+        return (
+            found == wanted()
+            and high == [(len(numbers), max(numbers, default=None))]
+            and often == wanted_often()
+        )
 
-    produce(range(20))
-    with project.running(spark, "kinds", "high"):
+    def wanted_often():
+        times = Counter(number % 10 for number, _ in sent)
+        even = sorted((-n, digit) for digit, n in times.items() if n % 2 == 0)
+        most = max(times.values())
+        return [(digit, -n, times.get(digit + 1), most) for n, digit in even[:3]]
+
+    produce(range(23))
+    with project.running(spark, "kinds", "high", "often"):
         wait_for(is_up_to_date, "the first result")
     # The next batches are too large for the driver.
     monkeypatch.setattr(local_run, "MOST_BACKLOG", 5)
     produce(range(4990, 5050))
-    with project.running(spark, "kinds", "high"):
+    with project.running(spark, "kinds", "high", "often"):
         wait_for(is_up_to_date, "the result of tasks")
     (pipeline,) = project.pipelines(spark, "high")
     assert verify(pipeline, "high").is_equal
+    (often,) = project.pipelines(spark, "often")
+    assert verify(often, "often").is_equal
     traced = why(pipeline, "high", {"n": "49"}, limit=1000)
     assert {cause.row["id"] for cause in traced.causes} == set(range(5001, 5050))
 

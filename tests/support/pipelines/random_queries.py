@@ -124,8 +124,8 @@ class RandomQuery:
         made = self._chance.choices(
             [self._filter, self._project, self._join, self._semi_join, self._group, self._grouping,
              self._window, self._top, self._distinct, self._set, self._common, self._scalar,
-             self._qualify],
-            [2, 2, 4, 3, 4, 1, 3, 1, 1, 2, 1, 2, 1],
+             self._lateral, self._qualify],
+            [2, 2, 4, 3, 4, 1, 3, 1, 1, 2, 1, 2, 1, 1],
         )[0]  # fmt: skip
         return made(depth - 1)
 
@@ -204,7 +204,17 @@ class RandomQuery:
         outside, inside = _of(alias, given), _of(another, other)
         no = self._chance.choice(["", "NOT "])
         pairs = [(one, two) for one in outside for two in inside if one[1] == two[1]]
-        if pairs and self._chance.random() < 0.5:
+        columns = ", ".join(column.name for column in given.columns)
+        if self._chance.random() < 0.2:
+            how = self._chance.choice(["SEMI", "ANTI"])
+            text = f"SELECT {columns} FROM ({given.text}) AS {alias} {how} JOIN ({other.text})"
+            text += f" AS {another} ON {self._on(outside, inside)}"
+            return Relation(text, given.columns, given.is_distinct)
+        if len(pairs) > 1 and self._chance.random() < 0.2:
+            chosen = self._chance.sample(pairs, 2)
+            ours, theirs = (", ".join(pair[at][0] for pair in chosen) for at in (0, 1))
+            condition = f"({ours}) IN (SELECT {theirs} FROM ({other.text}) AS {another})"
+        elif pairs and self._chance.random() < 0.5:
             (one, _), (two, _) = self._chance.choice(pairs)
             condition = f"{one} {no}IN (SELECT {two} FROM ({other.text}) AS {another})"
         else:
@@ -214,7 +224,6 @@ class RandomQuery:
             )
         if self._chance.random() < 0.3:
             condition = f"({condition} OR {self._comparison(outside)})"
-        columns = ", ".join(column.name for column in given.columns)
         return Relation(
             f"SELECT {columns} FROM ({given.text}) AS {alias} WHERE {condition}",
             given.columns,
@@ -237,7 +246,12 @@ class RandomQuery:
         if self._chance.random() < 0.3:
             call, kind = self._aggregate(inside)
             rest += f" HAVING {call} {self._chance.choice(['>', '<=', '<>'])} "
-            rest += self._chance.choice(_LITERALS[kind])
+            if self._chance.random() < 0.3:
+                other, another = self._relation(0), self._name("x")
+                call = self._call_of(kind, _of(another, other))
+                rest += f"(SELECT {call} FROM ({other.text}) AS {another})"
+            else:
+                rest += self._chance.choice(_LITERALS[kind])
         return self._select(by + calls, rest, is_distinct=True)
 
     def _grouping(self, depth: int) -> Relation:
@@ -272,13 +286,33 @@ class RandomQuery:
         if kind in ("int", "double"):
             options.append((f"avg({argument})", "double"))
         if kind == "int":
-            options.append((f"median({argument})", "double"))
+            functions = ("median", "stddev_samp", "stddev_pop", "var_samp", "var_pop")
+            options.append((f"{chance.choice(functions)}({argument})", "double"))
         if kind == "boolean":
             options += [(f"bool_and({argument})", kind), (f"bool_or({argument})", kind)]
         text, result = chance.choice(options)
         if chance.random() < 0.25:
             text += f" FILTER (WHERE {self._condition(columns)})"
         return text, result
+
+    def _call_of(self, kind: str, columns: list) -> str:
+        return f"{self._chance.choice(['min', 'max'])}({self._expression(kind, columns)})"
+
+    def _lateral(self, depth: int) -> Relation:
+        given, other = self._relation(depth), self._relation(self._chance.randint(0, depth))
+        alias, another, side = (self._name("x") for _ in range(3))
+        outside, inside = _of(alias, given), _of(another, other)
+        call, kind = self._aggregate(inside)
+        name = self._name()
+        pairs = [(one, two) for one in outside for two in inside if one[1] == two[1]]
+        where = ""
+        if pairs:
+            (one, _), (two, _) = self._chance.choice(pairs)
+            where = f" WHERE {one} = {two}"
+        subquery = f"(SELECT {call} AS {name} FROM ({other.text}) AS {another}{where}) AS {side}"
+        how = self._chance.choice(["CROSS JOIN LATERAL {}", "LEFT JOIN LATERAL {} ON true"])
+        chosen = [*self._some(outside, 3), (f"{side}.{name}", kind)]
+        return self._select(chosen, f"FROM ({given.text}) AS {alias} {how.format(subquery)}")
 
     def _window(self, depth: int) -> Relation:
         given = self._relation(depth)
@@ -331,6 +365,10 @@ class RandomQuery:
                         (f"sum({column}) OVER ({peers})", kind)]  # fmt: skip
         if kind in ("int", "double"):
             options.append((f"avg({column}) OVER ({total}{frame})", "double"))
+        if kind == "timestamp":
+            ordered = f"{partition} ORDER BY {column}{self._direction()}"
+            bounds = "INTERVAL '10' HOUR PRECEDING AND INTERVAL '1' HOUR FOLLOWING"
+            options.append((f"count({column}) OVER ({ordered} RANGE BETWEEN {bounds})", "int"))
         if kind == "int":
             ordered = f"{partition} ORDER BY {column}{self._direction()}"
             options.append(

@@ -13,7 +13,7 @@ from headwater.config import Config
 from headwater.errors import BrokerUnreachable, UsageError
 from headwater.inspect.captures import connected
 from headwater.inspect.pipelines import spark_of, wanted
-from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.settings import PipelineSettings, ViewSettings
 from headwater.terminal.output import note, print_json, say, styled
 from headwater.terminal.progress import shows_progress
 
@@ -72,10 +72,10 @@ def check_and_show(
     if args.json:
         print_json([pipeline.as_json() for pipeline in checked])
     else:
-        for index, pipeline in enumerate(checked):
+        for index, (pipeline, settings) in enumerate(zip(checked, pipelines, strict=True)):
             if index:
                 say()
-            _show(pipeline)
+            _show(pipeline, is_view=isinstance(settings, ViewSettings))
     return 1 if any(pipeline.error for pipeline in checked) else 0
 
 
@@ -94,7 +94,7 @@ def planning_spark(args: argparse.Namespace, loaded: Config) -> "Callable[[], Sp
     return start
 
 
-def _show(pipeline: "CheckedPipeline") -> None:
+def _show(pipeline: "CheckedPipeline", *, is_view: bool) -> None:
     state = styled("error", "bold red") if pipeline.error else styled("ok", "bold green")
     say(f"{styled(pipeline.name, 'bold')}  {state}  {pipeline.file}")
     if pipeline.error is not None:
@@ -107,10 +107,10 @@ def _show(pipeline: "CheckedPipeline") -> None:
         if pipeline.error.hint:
             say(f"  {styled('hint:', 'bold cyan')} {pipeline.error.hint}")
     for write in pipeline.writes:
-        _show_write(write)
+        _show_write(write, is_view=is_view)
 
 
-def _show_write(write: "CheckedWrite") -> None:
+def _show_write(write: "CheckedWrite", *, is_view: bool) -> None:
     key = f"key {', '.join(write.key)}" if write.key else "no key: rows are added"
     say(f"  {styled(write.name, 'bold')}  {write.kind}, {key}")
     width = max((len(name) for name in write.columns), default=0)
@@ -118,7 +118,7 @@ def _show_write(write: "CheckedWrite") -> None:
         say(f"    {name.ljust(width)}  {kind}")
     sources = [*write.topics, *(f"topics by {pattern}" for pattern in write.patterns)]
     say(f"    from {', '.join(sources) or 'no topic'}")
-    for name, by in write.operators.items():
+    for name, by in () if is_view else write.operators.items():  # `view explain` has its steps
         say(f"    through {name}" + (f", by {', '.join(by)}" if by else ""))
     for warning in write.warnings:
         say(f"    {styled('warning:', 'bold yellow')} {warning}")

@@ -7,10 +7,12 @@ from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.running.loaded_pipeline import Pipeline, described
 from headwater.pipelines.views.composition import ComposedQuery, composed
 from headwater.pipelines.views.nodes.aggregate import Aggregate, Call
+from headwater.pipelines.views.nodes.join import Join
 from headwater.pipelines.views.nodes.result import ResultChanges
 from headwater.pipelines.views.nodes.upserts import Upserts
 from headwater.pipelines.views.plan_steps import Step
 from headwater.pipelines.views.plans.catalyst import children, items, kind_of, parts_of
+from headwater.pipelines.views.plans.outline import OutlineStep
 from headwater.pipelines.views.plans.sessions import is_session
 from headwater.pipelines.views.query import Result, table_name
 from headwater.pipelines.views.view_file import write_view
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.flow import Flow, Write
     from headwater.pipelines.settings import ViewSettings
-    from headwater.pipelines.views.plans.outline import OutlineStep
 
+_AS_ABOVE: Final = ", as above"
 _LONGEST: Final = 160  # characters of an expression
 _KINDS: Final = {"Expand": "sets", "Generate": "explode", "LocalRelation": "values"}
 _LIMITS: Final = ("GlobalLimit", "LocalLimit", "Offset")
+_PASSED: Final = ("Project", "Sort", "ResolvedHint", "Repartition", "RepartitionByExpression")
 _JOINS: Final = {
     "Inner": "join", "Cross": "cross join", "LeftOuter": "left join", "RightOuter": "right join",
     "FullOuter": "full join", "LeftSemi": "rows that have a match", "LeftAnti": "rows without a"
@@ -87,17 +90,21 @@ class _Explanation:
             inputs=inputs,
         )
 
-    def _inputs(self, step: "OutlineStep") -> tuple[Step, ...]:
+    def _inputs(self, step: OutlineStep) -> tuple[Step, ...]:
         return tuple(self._step(one) for one in step.inputs)
 
-    def _step(self, step: "OutlineStep") -> Step:
+    def _step(self, step: OutlineStep) -> Step:
+        if step.is_shared:
+            return self._again(step)
         plan, kind = step.plan, kind_of(step.plan)
         inputs = self._inputs(step)
         names = tuple(step.operators)
         if kind == "LogicalRDD":
             return self._table(step)
         if kind == "Join":
-            return _join(plan, names, inputs)
+            operators = [self._operators[name] for name in names if name in self._operators]
+            keyed = [one.left.key for one in operators if isinstance(one, Join)]
+            return _join(plan, names, inputs, is_product=bool(keyed) and not keyed[0])
         if kind == "Aggregate":
             calls = [
                 call
@@ -108,6 +115,8 @@ class _Explanation:
             return _aggregate(plan, calls, names, inputs)
         if kind == "Window":
             return _window(plan, names, inputs)
+        if kind == "WindowGroupLimit":
+            return _top(plan, names, inputs)
         if kind in _LIMITS:
             return _limit(plan, names, inputs)
         words: Mapping[str, Callable[[], str]] = {
@@ -133,7 +142,16 @@ class _Explanation:
         does = words[kind]() if kind in words else kind
         return Step(_KINDS.get(kind, kind.lower()), does, inputs=inputs)
 
-    def _table(self, step: "OutlineStep") -> Step:
+    def _again(self, step: OutlineStep) -> Step:
+        """An equal step has its inputs and its state."""
+        plan = step.plan
+        while kind_of(plan) in _PASSED:
+            (plan,) = children(plan)
+        made = self._step(OutlineStep(plan))
+        does = made.does.removesuffix(_AS_ABOVE) + _AS_ABOVE
+        return Step(made.kind, does, topic=made.topic)
+
+    def _table(self, step: OutlineStep) -> Step:
         name = table_name(step.plan)
         topic = self._query.tables[name].topic
         if self._query.tables[name].is_changes:
@@ -153,16 +171,16 @@ class _Explanation:
                 names = tuple(step.operators)
                 return Step("table", f"table {topic}", key, stores, grows, names, topic)
         if found:  # another step has read it
-            return Step("table", f"table {topic}, as above", topic=topic)
+            return Step("table", f"table {topic}{_AS_ABOVE}", topic=topic)
         return Step("topic", f"topic {topic}: each record is a row", topic=topic)
 
 
-def _join(plan: Any, names: tuple[str, ...], inputs: tuple[Step, ...]) -> Step:
+def _join(plan: Any, names: tuple[str, ...], inputs: tuple[Step, ...], *, is_product: bool) -> Step:
     how = str(plan.joinType()).partition("(")[0]
     condition = plan.condition()
     on = f" on {_sql(condition.get())}" if condition.isDefined() else ""
     grows = "the rows of both sides"
-    if not on:
+    if is_product:  # no equality says which rows meet
         grows += ", and the work with their product"
     does = f"{_JOINS.get(how, how)}{on}"
     return Step("join", does, "", "the rows of both sides", grows, names, inputs=inputs)
@@ -176,6 +194,13 @@ def _window(plan: Any, names: tuple[str, ...], inputs: tuple[Step, ...]) -> Step
         kind, does = "sessions", "the session of each row"
     stores, grows = "all rows of its input", "the rows of its input"
     return Step(kind, does, by, stores, grows, names, inputs=inputs)
+
+
+def _top(plan: Any, names: tuple[str, ...], inputs: tuple[Step, ...]) -> Step:
+    does = f"the first {plan.limit()} rows, order by {_list(plan.orderSpec())}"
+    by = _list(plan.partitionSpec())
+    stores, grows = "all rows of its input", "the rows of its input"
+    return Step("limit", does, by, stores, grows, names, inputs=inputs)
 
 
 def _aggregate(

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from headwater.errors import PipelineError, QueryRefused
 from headwater.pipelines.flow import AT, has_events, read_of
 from headwater.pipelines.operators.runtime.naming import CLOCK_CONDITION, current, depends_on_when
@@ -27,12 +29,14 @@ from headwater.pipelines.views.plans.catalyst import (
     kind_of,
     nodes_of,
     offset_of,
+    parts_of,
 )
 from headwater.pipelines.views.plans.clock import reads_clock, with_marks
 from headwater.pipelines.views.plans.delta_plans import schema_of
-from headwater.pipelines.views.plans.keys import unique_keys
+from headwater.pipelines.views.plans.keys import has_full_join, unique_keys
 from headwater.pipelines.views.plans.outline import Outline
 from headwater.pipelines.views.plans.sessions import with_sessions
+from headwater.pipelines.views.plans.sharing import SharedSteps
 from headwater.pipelines.views.plans.translation import Translation, needed_columns
 from headwater.pipelines.views.query_errors import in_query, query_refused
 from headwater.sinks.contract import OP, TRUNCATE
@@ -48,7 +52,6 @@ _TABLE: Final = "headwater.table"  # in the metadata of columns: the table that 
 _EXCLUDED: Final = ",".join(
     f"org.apache.spark.sql.catalyst.optimizer.{name}"
     for name in (
-        "InferWindowGroupLimit",
         "DecimalAggregates",
         "LimitPushDown",
         "LimitPushDownThroughWindow",
@@ -123,14 +126,17 @@ def translated(
     _check_single(plan, catalyst, keys_of)
     derived = keys_of(plan)
     needed = needed_columns(plan)
+    shared = SharedSteps(plan, needed)
     outline = Outline()
-    namer = outline.recording(_namer(query, _described(plan, needed, tables), key, name))
+    described = _described(plan, needed, tables, shared)
+    namer = outline.recording(_namer(query, described, key, name))
     records = [table.frame for table in tables.values()]
-    relations = _relations(tables, namer)
-    translation = Translation(catalyst, namer, needed, relations, outline, records)
+    relations = _relations(tables, _columns_read(plan, needed, tables), namer)
+    translation = Translation(catalyst, namer, needed, relations, outline, records, shared)
     delta = translation.delta(plan)
     chosen, is_unique = _result_key(plan, key, derived)
     columns = list(zip(output, items(plan.output()), strict=True))
+    _check_key_types(schema_of(columns), chosen)
     frame = translation.columns(delta, columns)
     operator = ResultChanges(schema_of(columns), chosen, is_unique)
     side = Side(frame, chosen, (*output, WEIGHT))
@@ -169,11 +175,24 @@ def optimised(spark: "SparkSession", query: str, tables: Mapping[str, SqlTable])
         for name in tables:
             session.catalog.dropTempView(name)
     if not plan.deterministic():
-        raise PipelineError(
+        raise QueryRefused(
             f"{_KIND}: the query has another result whenever it is asked",
             hint="leave out rand(), uuid(), shuffle() and the like",
+            offset=_random_part(analysed),
         )
     return plan
+
+
+def _random_part(plan: Any) -> int | None:
+    """Where the text has it, if Spark knows."""
+    places = [
+        offset_of(part)
+        for node in nodes_of(plan)
+        for expression in items(node.expressions())
+        for part in parts_of(expression)
+        if not part.deterministic() and all(below.deterministic() for below in children(part))
+    ]
+    return next((place for place in places if place is not None), None)
 
 
 def names(key: str | Sequence[str]) -> tuple[str, ...]:
@@ -191,23 +210,34 @@ def _stand_in(session: "SparkSession", table: SqlTable) -> None:
     session.createDataFrame(empty, StructType(fields)).createTempView(table.name)
 
 
-def _relations(
-    tables: Mapping[str, SqlTable], namer: Callable[[str], str]
-) -> Callable[[Any, set[int]], "DataFrame"]:
-    """The delta of each table, with the columns that any part of the query needs. A table that is
-    used twice has one.
-    """
-    made: dict[tuple[str, tuple[str, ...]], DataFrame] = {}
+def _columns_read(
+    plan: Any, needed: set[int], tables: Mapping[str, SqlTable]
+) -> dict[str, tuple[str, ...]]:
+    """Of each table, what any part of the query reads of it, and its key."""
+    found = {table.name: set(table.key) for table in tables.values()}
+    for node in nodes_of(plan):
+        if kind_of(node) == "LogicalRDD":
+            read = {one.name() for one in items(node.output()) if id_of(one) in needed}
+            found[table_name(node)] |= read
+    return {
+        table.name: tuple(column for column in table.columns if column in found[table.name])
+        for table in tables.values()
+    }
 
-    def relation(leaf: Any, needed: set[int]) -> "DataFrame":
-        table = tables[table_name(leaf)]
-        wanted = {one.name() for one in items(leaf.output()) if id_of(one) in needed}
-        columns = tuple(
-            column for column in table.columns if column in wanted or column in table.key
-        )
-        if (table.name, columns) not in made:
-            made[table.name, columns] = _delta(table, columns, namer)
-        return made[table.name, columns]
+
+def _relations(
+    tables: Mapping[str, SqlTable],
+    columns: Mapping[str, tuple[str, ...]],
+    namer: Callable[[str], str],
+) -> Callable[[Any], "DataFrame"]:
+    """The delta of each table: one, however often the query reads it."""
+    made: dict[str, DataFrame] = {}
+
+    def relation(leaf: Any) -> "DataFrame":
+        name = table_name(leaf)
+        if name not in made:
+            made[name] = _delta(tables[name], columns[name], namer)
+        return made[name]
 
     return relation
 
@@ -225,9 +255,14 @@ def _delta(table: SqlTable, columns: tuple[str, ...], namer: Callable[[str], str
     return run_operator("table", operator, [side], name=namer("table"))
 
 
-def _described(plan: Any, needed: set[int], tables: Mapping[str, SqlTable]) -> list[str]:
-    """The columns that the query reads, and the keys of its tables."""
+def _described(
+    plan: Any, needed: set[int], tables: Mapping[str, SqlTable], shared: SharedSteps
+) -> list[str]:
+    """The columns that the query reads, the keys of its tables, and how many of its steps are one:
+    the state of another plan has other names.
+    """
     described = {f"{table.name} {table.key}" for table in tables.values()}
+    described.add(f"{len(shared)} shared")
     for node in nodes_of(plan):
         if kind_of(node) == "LogicalRDD":
             described |= {
@@ -319,6 +354,7 @@ def _result_key(
 ) -> tuple[tuple[str, ...], bool]:
     """The columns, and whether the query implies that they are unique."""
     output = [(one.name(), id_of(one)) for one in items(plan.output())]
+    is_proof = not has_full_join(plan)
     if given:
         for name in given:
             if name not in dict(output):
@@ -327,7 +363,7 @@ def _result_key(
                     detail=f"{name} (of {', '.join(name for name, _ in output)})",
                 )
         ids = {number for name, number in output if name in given}
-        return given, any(one <= ids for one in derived)
+        return given, is_proof and any(one <= ids for one in derived)
     usable = [one for one in derived if one <= {number for _, number in output}]
     if not usable:
         raise PipelineError(
@@ -336,7 +372,7 @@ def _result_key(
         )
     best = min(usable, key=len)
     if best:
-        return tuple(name for name, number in output if number in best), True
+        return tuple(name for name, number in output if number in best), is_proof
     return (output[0][0],), True  # one row at most
 
 
@@ -351,6 +387,17 @@ def _check_output(output: list[str]) -> None:
             raise PipelineError(f"{_KIND}: {name} is a reserved name", hint="rename the column")
 
 
+def _check_key_types(columns: pa.Schema, key: tuple[str, ...]) -> None:
+    """No store can identify a row by a list, a map or a struct."""
+    for name in key:
+        if pa.types.is_nested(columns.field(name).type):
+            raise PipelineError(
+                f"{_KIND}: {name} cannot be part of the key",
+                detail=f"it is {columns.field(name).type}",
+                hint=f"its parts can, and its text: to_json({name}) AS {name}",
+            )
+
+
 def _check_single(
     plan: Any, catalyst: Catalyst, keys_of: Callable[[Any], list[frozenset[int]]]
 ) -> None:
@@ -359,7 +406,8 @@ def _check_single(
         if kind_of(node) == "Join" and str(node.joinType()) == "LeftSingle":
             _, by, _ = catalyst.equi_keys(node)
             ids = {id_of(one) for one in by if kind_of(one) == "AttributeReference"}
-            if not any(key <= ids for key in keys_of(children(node)[1])):
+            rows = children(node)[1]
+            if has_full_join(rows) or not any(key <= ids for key in keys_of(rows)):
                 raise QueryRefused(
                     f"{_KIND}: a scalar subquery may have several rows",
                     hint="an aggregate has one: (SELECT max(…) FROM … WHERE …)",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import QueryRefused
-from headwater.pipelines.spark_errors import first_line
+from headwater.pipelines.spark_errors import first_line, without_advice
 from headwater.spelling import nearest
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def query_refused(
     """`query` is the text that Spark was given, `session` the one that refuses it, and `tables` are
     those that the query may name.
     """
-    spark_says = first_line(str(error))
+    spark_says = without_advice(first_line(str(error)))
     condition = (error.getCondition() or "").partition(".")[0]
     given = error.getMessageParameters() or {}
     what = hint = ""

@@ -158,11 +158,25 @@ class SqlText:
         if len(trees) != 1 or not isinstance(trees[0], exp.Query):
             statements = "no statement" if not trees else f"{len(trees)} statements"
             if len(trees) == 1:
-                statements = f"a {trees[0].key.upper()}"
+                statement = trees[0].key.upper()
+                statements = f"{'an' if statement[0] in 'AIU' else 'a'} {statement}"
             raise self.refused(
                 "the file has to have one SELECT", detail=f"{self.file} has {statements}"
             )
+        self._check_not_recursive(trees[0])
         return trees[0]
+
+    def _check_not_recursive(self, query: exp.Query) -> None:
+        for with_ in query.find_all(exp.With):
+            for one in with_.expressions if with_.recursive else ():
+                table = next((at for at in one.find_all(exp.Table) if at.name == one.alias), None)
+                if table is not None:
+                    raise self.refused(
+                        f"{one.alias} reads itself: recursive queries cannot be maintained"
+                        " incrementally",
+                        hint="join the table with itself, as many levels as are needed",
+                        offset=table.this.meta.get("start"),
+                    )
 
     def _syntax_error(self, error: sqlglot.errors.ParseError) -> QueryRefused:
         first = (error.errors or [{}])[0]

@@ -63,7 +63,7 @@ class Call:
     column: str | None  # None: count(*)
     result: pa.DataType
     is_distinct: bool = False
-    parameters: tuple[float, ...] = ()
+    parameters: tuple[float | str, ...] = ()
     sql: str = field(default="", compare=False, repr=False)  # for errors
 
     @property

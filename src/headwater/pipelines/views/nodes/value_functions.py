@@ -17,6 +17,7 @@ from headwater.pipelines.views.nodes.inverses import Average, Count, Groups, Sum
 
 EXTREMES: Final = ("min", "max")
 BY: Final = ("min_by", "max_by")  # their values are structs: what decides, and the result
+ASCENDING, DESCENDING = "asc", "desc"  # of string_agg
 _INVERSES: Final = {"sum": Sum, "avg": Average, "count": Count}
 
 
@@ -27,7 +28,7 @@ def computed(
     times: Weights,
     groups: int,
     result: pa.DataType,
-    parameters: tuple[float, ...],
+    parameters: tuple[float | str, ...],
 ) -> pa.Array:
     """The result of each group; null for one without values, or 0 where they are counted."""
     if function in _INVERSES:  # of distinct values
@@ -43,11 +44,13 @@ def computed(
     ends = np.searchsorted(group, np.arange(groups), side="right")
     if function in _CHOSEN:
         return _chosen(function, values, begins, ends).cast(result)
+    if function == "string_agg":
+        return _texts(values, times, begins, ends, *map(str, parameters)).cast(result)
     if function in _LISTS:
         return _lists(function, values, times, begins, ends, result)
     numbers = np.asarray(values.cast(pa.float64()))
     results = [
-        _NUMBERS[function](numbers[begin:end], times[begin:end], parameters)
+        _NUMBERS[function](numbers[begin:end], times[begin:end], tuple(map(float, parameters)))
         if end > begin
         else None
         for begin, end in zip(begins, ends, strict=True)
@@ -101,6 +104,23 @@ def _lists(
     return pa.ListArray.from_arrays(pa.array(offsets), repeated).cast(result)
 
 
+def _texts(
+    values: pa.Array,
+    times: Weights,
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    delimiter: str = "",
+    order: str = ASCENDING,
+) -> pa.Array:
+    repeated = values.take(pa.array(np.repeat(np.arange(len(values)), times))).to_pylist()
+    before = np.concatenate([[0], np.cumsum(times)])
+    step = -1 if order == DESCENDING else 1
+    return pa.array(
+        delimiter.join(repeated[before[begin] : before[end]][::step]) if end > begin else None
+        for begin, end in zip(begins, ends, strict=True)
+    )
+
+
 Numbers = npt.NDArray[np.float64]
 
 
@@ -140,4 +160,4 @@ _NUMBERS: Final[Mapping[str, Callable[[Numbers, Weights, tuple[float, ...]], flo
     "var_pop": lambda values, times, _: _variance(values, times, is_sample=False),
     "percentile": _percentile,
 }
-FUNCTIONS: Final = frozenset({*_INVERSES, *_CHOSEN, *BY, *_LISTS, *_NUMBERS})
+FUNCTIONS: Final = frozenset({*_INVERSES, *_CHOSEN, *BY, *_LISTS, *_NUMBERS, "string_agg"})

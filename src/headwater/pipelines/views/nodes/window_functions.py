@@ -33,8 +33,9 @@ class SortKey:
 
 @dataclass(frozen=True)
 class Frame:
-    """ROWS or RANGE BETWEEN. A bound is a number of rows or a distance of values; None is
-    unbounded; in a RANGE, 0 is the current row with all its peers.
+    """ROWS or RANGE BETWEEN. A bound is a number of rows or a distance of values (of times
+    microseconds, of dates days). None is unbounded; in a RANGE, 0 is the current row with all its
+    peers.
     """
 
     is_rows: bool
@@ -208,7 +209,7 @@ def _by_value(
         return on.peer_end if side else on.peer_start
     (key,) = order
     array = rows[key.column].combine_chunks()
-    values = np.asarray(array.cast(pa.float64()).fill_null(0.0))
+    values = _distances(array)
     if key.is_descending:
         values = -values
     is_null = np.asarray(array.is_null())
@@ -227,6 +228,15 @@ def _by_value(
             found[inside] = begin + bounds
     peers = on.peer_end if side else on.peer_start
     return np.where(is_null, peers, found)
+
+
+def _distances(array: pa.Array) -> npt.NDArray[Any]:
+    """Numbers whose differences are those of the values."""
+    if pat.is_date(array.type):
+        array = array.cast(pa.int32())
+    elif pat.is_timestamp(array.type):
+        return np.asarray(array.cast(pa.int64()).fill_null(0))
+    return np.asarray(array.cast(pa.float64()).fill_null(0.0))
 
 
 def _in_frame(

@@ -89,18 +89,7 @@ class WindowFunctions(CountedNode):
     def _computed(
         self, which: npt.NDArray[np.int64], rows: pa.Table, weights: Weights
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
-        """The partition of each row, and the rows with the results; equal rows one by one."""
-        numbers = np.repeat(np.arange(len(weights)), weights)
-        rows, which = rows.take(pa.array(numbers)).combine_chunks(), which[numbers]
-        tie = hashes_of(rows.columns)
-        codes = [codes_of(rows[key.column], key) for key in self.order]
-        order = np.lexsort((tie[:, 1], tie[:, 0], *reversed(codes), which))
-        rows, which = rows.take(pa.array(order)), which[order]
-        partitions = SortedPartitions(which, [code[order] for code in codes])
-        for at, call in enumerate(self.calls):
-            values = window_column(call, partitions, rows, self.order)
-            rows = rows.append_column(f"w{at}", values.cast(call.result))
-        return which, rows
+        return computed(which, rows, weights, self.order, self.calls)
 
     def _difference(
         self,
@@ -118,3 +107,24 @@ class WindowFunctions(CountedNode):
             [*changed.rows.columns, pa.array(changed.weights), changed.positions],
             schema=self.output,
         )
+
+
+def computed(
+    which: npt.NDArray[np.int64],
+    rows: pa.Table,
+    weights: Weights,
+    order: Sequence[SortKey],
+    calls: Sequence[WindowCall],
+) -> tuple[npt.NDArray[np.int64], pa.Table]:
+    """The partition of each row, and the rows with the results; equal rows one by one."""
+    numbers = np.repeat(np.arange(len(weights)), weights)
+    rows, which = rows.take(pa.array(numbers)).combine_chunks(), which[numbers]
+    tie = hashes_of(rows.columns)
+    codes = [codes_of(rows[key.column], key) for key in order]
+    sorted_ = np.lexsort((tie[:, 1], tie[:, 0], *reversed(codes), which))
+    rows, which = rows.take(pa.array(sorted_)), which[sorted_]
+    partitions = SortedPartitions(which, [code[sorted_] for code in codes])
+    for at, call in enumerate(calls):
+        values = window_column(call, partitions, rows, order)
+        rows = rows.append_column(f"w{at}", values.cast(call.result))
+    return which, rows

@@ -8,7 +8,7 @@ import pyarrow.types as pat
 
 from headwater.errors import QueryRefused
 from headwater.pipelines.views.nodes.aggregate import Call
-from headwater.pipelines.views.nodes.value_functions import BY
+from headwater.pipelines.views.nodes.value_functions import ASCENDING, BY, DESCENDING
 from headwater.pipelines.views.nodes.window_functions import (
     FUNCTIONS,
     MERGED_SESSION,
@@ -41,6 +41,7 @@ _AGGREGATES: Final = {
     "VarianceSamp": "var_samp",
     "VariancePop": "var_pop",
     "Percentile": "percentile",
+    "ListAgg": "string_agg",
     "MaxBy": "max_by",
     "MinBy": "min_by",
     "HyperLogLogPlusPlus": "count",  # of distinct values, and exact
@@ -56,6 +57,7 @@ _WINDOWS: Final = {
     "Lead": "lead",
     "NthValue": "nth_value",
 }
+_INEXACT_INTERVALS: Final = ("YearMonthIntervalType", "CalendarIntervalType")
 _WHOLE: Final = Frame(is_rows=True, lower=None, upper=None)
 ROW_NUMBER: Final = WindowCall("row_number", None, pa.int32(), _WHOLE)
 
@@ -66,13 +68,16 @@ def aggregate_call(catalyst: Catalyst, expression: Any, name: str) -> tuple[Call
     """The call, and the expression of its column, which is null where FILTER leaves a row out."""
     function = expression.aggregateFunction()
     found = _AGGREGATES.get(kind_of(function))
-    if found is None:
+    if found is None or str(function.prettyName()).startswith("try_"):
         raise _refused(expression)
     arguments = children(function)
-    parameters: tuple[float, ...] = ()
+    parameters: tuple[float | str, ...] = ()
     if found == "percentile":
         _check_plain_percentile(function)
         parameters = (float(function.percentageExpression().eval(None)),)
+        arguments = arguments[:1]
+    elif found == "string_agg":
+        parameters = _of_texts(expression, function)
         arguments = arguments[:1]
     elif found in BY:
         value, order = arguments
@@ -111,6 +116,11 @@ def _argument(catalyst: Catalyst, found: str, arguments: list[Any], *, is_distin
     if len(nullable) == 1:
         return nullable[0]
     return catalyst.when(catalyst.all_present(nullable), catalyst.literal(1))
+
+
+def ranking(function: Any) -> str:
+    """The name of a function that a condition can limit: row_number, rank or dense_rank."""
+    return _WINDOWS[kind_of(function)]
 
 
 def sort_key(order: Any, column: Column) -> SortKey:
@@ -166,7 +176,8 @@ def _over_frame(
 ) -> WindowCall:
     function = expression.aggregateFunction()
     found = _AGGREGATES.get(kind_of(function))
-    if found not in FUNCTIONS or expression.isDistinct():
+    is_try = str(function.prettyName()).startswith("try_")
+    if found not in FUNCTIONS or expression.isDistinct() or is_try:
         raise _refused(expression)
     ignores_nulls = found in ("first", "last") and bool(function.ignoreNulls())
     argument = _argument(catalyst, found, children(function), is_distinct=False)
@@ -207,14 +218,32 @@ def _frame(frame: Any, expression: Any) -> Frame:
             bounds.append(0)
         else:
             value = bound.eval(None)
-            if not isinstance(value, int | float):
+            is_exact = kind_of(bound.dataType()) not in _INEXACT_INTERVALS
+            if not isinstance(value, int | float) or not is_exact:
                 raise QueryRefused(
-                    "a RANGE of an interval cannot be maintained incrementally",
+                    "a RANGE of months, years or decimals cannot be maintained incrementally",
                     detail=str(expression.sql()),
+                    hint="intervals of days, hours, minutes and seconds can, and other numbers",
                     offset=offset_of(expression),
                 )
             bounds.append(value)
     return Frame(kind_of(frame.frameType()) == "RowFrame", bounds[0], bounds[1])
+
+
+def _of_texts(expression: Any, function: Any) -> tuple[str, str]:
+    """The delimiter, and the order: of the values themselves."""
+    value, delimiter, *orders = children(function)
+    by = [children(order)[0] for order in orders]
+    is_text = pat.is_string(arrow_type(value.dataType()))
+    if not is_text or any(not one.semanticEquals(value) for one in by):
+        raise QueryRefused(
+            f"{expression.sql()} cannot be maintained incrementally",
+            hint="texts can be joined in their own order: string_agg(name, ', ')",
+            offset=offset_of(expression),
+        )
+    text = delimiter.eval(None)
+    is_descending = any(kind_of(order.direction()) == "Descending" for order in orders)
+    return "" if text is None else str(text), DESCENDING if is_descending else ASCENDING
 
 
 def _check_plain_percentile(function: Any) -> None:

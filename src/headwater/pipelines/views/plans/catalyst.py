@@ -142,10 +142,16 @@ class Catalyst:
         """Null where the condition is false or null."""
         return self._expressions.If(condition, expression, self.null(expression.dataType()))
 
+    def present(self, expression: Any) -> Any:
+        return self._expressions.IsNotNull(expression)
+
+    def absent(self, expression: Any) -> Any:
+        return self._expressions.IsNull(expression)
+
     def all_present(self, expressions: Sequence[Any]) -> Any:
         found: Any = None
         for expression in expressions:
-            present = self._expressions.IsNotNull(expression)
+            present = self.present(expression)
             found = present if found is None else self._expressions.And(found, present)
         return found
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headwater.errors import PipelineError
+from headwater.errors import QueryRefused
 from headwater.pipelines.views.plans.catalyst import (
     Catalyst,
     children,
     items,
     kind_of,
     nodes_of,
+    offset_of,
     parts_of,
 )
 
@@ -63,7 +64,7 @@ def reads_clock(plan: Any) -> bool:
 
 
 def with_marks(catalyst: Catalyst, plan: Any) -> Any:
-    """The analysed plan, with marks for conditions on now(). Raises PipelineError for other uses of
+    """The analysed plan, with marks for conditions on now(). Raises QueryRefused for other uses of
     a clock.
     """
     if not reads_clock(plan):
@@ -72,9 +73,10 @@ def with_marks(catalyst: Catalyst, plan: Any) -> Any:
     plan = plan.withNewChildren(catalyst.seq(below))
     for subquery in items(plan.subqueries()):
         if reads_clock(subquery):
-            raise PipelineError(
+            raise QueryRefused(
                 "sql: now() in a subquery of a condition cannot be maintained incrementally",
                 hint="write the subquery as a join: FROM a JOIN (SELECT … WHERE … now()) b ON …",
+                offset=offset_of(subquery),
             )
     used = [one for one in items(plan.expressions()) if _has_clock(one)]
     if not used:
@@ -158,9 +160,12 @@ def _has_clock(expression: Any) -> bool:
     return any(kind_of(part) in _CLOCK for part in parts_of(expression))
 
 
-def _refused(expression: Any) -> PipelineError:
-    return PipelineError(
+def _refused(expression: Any) -> QueryRefused:
+    clock = next(part for part in parts_of(expression) if kind_of(part) in _CLOCK)
+    place = offset_of(clock)
+    return QueryRefused(
         f"sql: {expression.sql()} changes although no record arrives",
         detail="now() can be in conditions that compare it with a time, joined by AND",
         hint="WHERE ordered_at > now() - interval 1 hour; intervals of days, hours and less",
+        offset=offset_of(expression) if place is None else place,
     )

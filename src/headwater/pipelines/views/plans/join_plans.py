@@ -3,7 +3,7 @@
 from typing import Any
 
 from headwater.pipelines.views.nodes import join as joins
-from headwater.pipelines.views.plans.catalyst import id_of
+from headwater.pipelines.views.plans.catalyst import children, id_of, ids_of, kind_of
 from headwater.pipelines.views.plans.delta_plans import (
     DeltaPlan,
     PlanBuilder,
@@ -77,3 +77,44 @@ def padded(
     ]
     columns = [*outputs[0], *null] if at == 0 else [*null, *outputs[1]]
     return builder.over(alone, columns)
+
+
+def values_of_not_in(condition: Any, left: list[Any]) -> tuple[Any, Any] | None:
+    """Of the condition by which Spark joins `x NOT IN (SELECT y …)`: x = y OR (x = y) IS NULL."""
+    if kind_of(condition) != "Or":
+        return None
+    equal, unknown = children(condition)
+    if kind_of(equal) != "EqualTo" or kind_of(unknown) != "IsNull":
+        return None
+    one, other = children(equal)
+    if not children(unknown)[0].semanticEquals(equal):
+        return None
+    of_left = {id_of(column) for column in left}
+    if ids_of(one) <= of_left and of_left.isdisjoint(ids_of(other)):
+        return one, other
+    return None
+
+
+def not_in(
+    builder: PlanBuilder,
+    sides: tuple[DeltaPlan, DeltaPlan],
+    outputs: tuple[list[Any], list[Any]],
+    values: tuple[Any, Any],
+) -> DeltaPlan:
+    """Rows whose value is not in the other side. It is unknown, so the row is left out, where the
+    value is null and the other side has any row, or where the other side has a null.
+    """
+    catalyst = builder.catalyst
+    value, other = values
+    unmatched = joined(builder, joins.ANTI, sides, outputs, ([value], [other]), None)
+
+    def where(given: DeltaPlan, condition: Any) -> DeltaPlan:
+        return DeltaPlan(catalyst.filter(condition, given.plan), given.weight, given.position)
+
+    parts = []
+    for rows, others in (
+        (where(unmatched, catalyst.present(value)), where(sides[1], catalyst.absent(other))),
+        (where(unmatched, catalyst.absent(value)), sides[1]),
+    ):
+        parts.append(joined(builder, joins.ANTI, (rows, others), (outputs[0], []), ([], []), None))
+    return builder.all_of(parts, outputs[0])

@@ -9,8 +9,11 @@ from headwater.pipelines.views.plans.sessions import is_session
 EquiKeys = Callable[[Any], tuple[list[Any], list[Any]]]
 Key = frozenset[int]  # ids of columns; the empty one: there is one row at most
 _SAME: Final = frozenset(
-    {"Filter", "Sort", "GlobalLimit", "LocalLimit", "Offset", "Window", "Repartition"}
-)
+    {
+        "Filter", "Sort", "GlobalLimit", "LocalLimit", "Offset", "Window", "WindowGroupLimit",
+        "Repartition",
+    }
+)  # fmt: skip
 _OF_LEFT: Final = ("LeftSemi", "LeftAnti", "ExistenceJoin", "LeftSingle")
 _ONE_OF_RIGHT: Final = ("Inner", "Cross", "LeftOuter")
 _ONE_OF_LEFT: Final = ("Inner", "Cross", "RightOuter")
@@ -22,7 +25,8 @@ def unique_keys(
     plan: Any, key_of_table: Callable[[Any], set[int] | None], on: EquiKeys
 ) -> list[Key]:
     """`key_of_table` gives the columns that identify the rows of a table, `on` the expressions by
-    which a join finds partners.
+    which a join finds partners. The keys of both sides identify the rows of a full join only if
+    not both can be null: `has_full_join`.
     """
     most = plan.maxRows()
     if most.isDefined() and most.get() <= 1:
@@ -43,6 +47,13 @@ def unique_keys(
     if kind == "Join":
         return _joined(plan, key_of_table, on)
     return []
+
+
+def has_full_join(plan: Any) -> bool:
+    """Two rows that have no partner, and a null as their key, look the same in it."""
+    if kind_of(plan) == "Join" and str(plan.joinType()) == "FullOuter":
+        return True
+    return kind_of(plan) != "Aggregate" and any(map(has_full_join, children(plan)))
 
 
 def _renamed(keys: list[Key], projected: list[Any]) -> list[Key]:

@@ -15,6 +15,7 @@ class OutlineStep:
     plan: Any  # of Spark's; None for the result
     operators: list[str] = field(default_factory=list)  # names
     inputs: list["OutlineStep"] = field(default_factory=list)
+    is_shared: bool = False  # an equal step before it has its operators and inputs
 
 
 class Outline:
@@ -32,6 +33,10 @@ class Outline:
             yield
         finally:
             self._current.pop()
+
+    def share(self) -> None:
+        """The current step gives the rows of an equal one."""
+        self._current[-1].is_shared = True
 
     def recording(self, namer: Callable[[str], str]) -> Callable[[str], str]:
         """Names of operators, each of which belongs to the current step."""

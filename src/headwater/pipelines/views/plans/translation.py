@@ -10,18 +10,20 @@ tables up:
 | Generate                           |                                                       |
 | Join                               | node by join key; other conditions by Spark behind it |
 | Aggregate                          | node by group; expressions around it by Spark         |
-| Window, ORDER BY … LIMIT           | node by partition                                     |
+| Window, ORDER BY … LIMIT,          | node by partition                                     |
+| row_number() … <= n                |                                                       |
 | session_window() in GROUP BY        | node by the rest of the group, below the Aggregate    |
 | a condition on now()               | node: rows come and go by the time of the batch       |
 | scalar subquery                    | a join with its one row                               |
 | VALUES, an aggregate of no rows    | there from the first record of any table on           |
+| a step that is there several times | one step                                              |
 
 A node is an operator (operators/runtime): a step on Arrow tables with state by bucket. So a query
 of any depth is one plan of Spark's, and small batches run in the driver as those of pipelines do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,9 +55,16 @@ from headwater.pipelines.views.plans.delta_plans import (
     is_attribute,
     schema_of,
 )
-from headwater.pipelines.views.plans.join_plans import by_rows, joined, padded
+from headwater.pipelines.views.plans.join_plans import (
+    by_rows,
+    joined,
+    not_in,
+    padded,
+    values_of_not_in,
+)
 from headwater.pipelines.views.plans.outline import Outline
-from headwater.pipelines.views.plans.window_plans import LIMITS, limited, windowed
+from headwater.pipelines.views.plans.sharing import SharedSteps
+from headwater.pipelines.views.plans.window_plans import LIMITS, limited, top_of_groups, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -90,16 +99,25 @@ def needed_columns(plan: Any) -> set[int]:
 
 @dataclass
 class Translation(PlanBuilder):
-    """Of one query. `relation` gives the delta of a table, with (some of) its columns."""
+    """Of one query. `relation` gives the delta of a table, with the columns that it reads."""
 
-    relation: Callable[[Any, set[int]], "DataFrame"]
+    relation: Callable[[Any], "DataFrame"]
     outline: Outline
     records: Sequence["DataFrame"]  # those of all tables
+    shared: SharedSteps
+    _made: dict[int, tuple[list[Any], DeltaPlan]] = field(default_factory=dict)  # of shared steps
     _present: "DataFrame | None" = None
 
     def delta(self, node: Any) -> DeltaPlan:
         with self.outline.step(node):
-            return self._delta(node)
+            number = self.shared.number_of(node)
+            if number is None:
+                return self._delta(node)
+            if number not in self._made:
+                self._made[number] = items(node.output()), self._delta(node)
+                return self._made[number][1]
+            self.outline.share()
+            return self._renamed(*self._made[number], items(node.output()))
 
     def _delta(self, node: Any) -> DeltaPlan:
         kind = kind_of(node)
@@ -120,6 +138,7 @@ class Translation(PlanBuilder):
             "Join": self._join,
             "Aggregate": self._aggregate,
             "Window": lambda one: windowed(self, one, self.delta),
+            "WindowGroupLimit": lambda one: top_of_groups(self, one, self.delta),
             "LocalRelation": self._constants,
             "OneRowRelation": self._constants,
         }
@@ -131,12 +150,24 @@ class Translation(PlanBuilder):
             )
         return translate[kind](node)
 
+    def _renamed(
+        self, columns: Sequence[Any], delta: DeltaPlan, output: Sequence[Any]
+    ) -> DeltaPlan:
+        """The same rows for an equal step, whose columns have other ids."""
+        expressions = [
+            mine
+            if id_of(mine) == id_of(made)
+            else self.catalyst.alias(made, mine.name(), mine.exprId())
+            for made, mine in zip(columns, output, strict=True)
+            if id_of(mine) in self.needed
+        ]
+        return self.over(delta, expressions)
+
     # Linear steps
 
     def _table(self, node: Any) -> DeltaPlan:
-        output = self.output(node)
-        frame = self.relation(node, {id_of(one) for one in output})
-        return self.named(frame, [(one.name(), one) for one in output])
+        columns = [(one.name(), one) for one in self.output(node)]
+        return self.named(self.relation(node), columns)
 
     def _project(self, node: Any) -> DeltaPlan:
         child = children(node)[0]
@@ -234,6 +265,9 @@ class Translation(PlanBuilder):
         exists = node.joinType().exists() if how == joins.EXISTENCE else None
         if condition is None:
             return joined(self, how, sides, outputs, (keys, other_keys), exists)
+        values = values_of_not_in(condition, outputs[0]) if how == joins.ANTI and not keys else None
+        if values is not None:
+            return not_in(self, sides, outputs, values)
         matched = joined(self, joins.INNER, sides, outputs, (keys, other_keys), None)
         matched = self._where(matched, [*outputs[0], *outputs[1]], condition)
         if how == joins.INNER:
