@@ -1,6 +1,7 @@
 """What can be set for the source, how much a micro-batch has, and who reads what: no Spark."""
 
 import json
+import os
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -12,6 +13,12 @@ from headwater.pipelines.source.batch import split
 from headwater.pipelines.source.data_source import HeadwaterDataSource
 from headwater.pipelines.source.kafka_connector import connector_options
 from headwater.pipelines.source.options import read_options
+
+
+def test_a_mistake_in_the_driver_hides_no_traceback_of_workers_that_start_later() -> None:
+    with pytest.raises(ConfigError, match="no option"):
+        HeadwaterDataSource({"bootstrap": "a:1", "topics": "x"}).schema()
+    assert "SPARK_HIDE_TRACEBACK" not in os.environ
 
 
 def test_options_are_read() -> None:

