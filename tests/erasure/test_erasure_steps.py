@@ -11,6 +11,7 @@ from support.gateway.derived_store import FIELDS, DerivedStore
 from tiers import REAL_KAFKA, long
 
 from headwater import config
+from headwater.cli.main import run
 from headwater.client.erasing import erase_records
 from headwater.client.reading.fetching import LATEST, Fetcher
 from headwater.client.topics import NewTopic, ensure_topics
@@ -28,6 +29,7 @@ from headwater.pipelines.running import status
 from headwater.schemas.wire_format import framed
 from headwater.subjects.access import PersonalTopics
 from headwater.subjects.key_store import KeyStore
+from headwater.subjects.receipts import check, public_text
 from headwater.testing import InProcessBroker
 
 TOPIC = "customers"
@@ -226,6 +228,7 @@ def test_where_records_cannot_be_erased_the_receipt_says_so(project):
         "records were not erased: this broker cannot erase single records",
     ] + [line for line in receipt["incomplete"] if "DeleteRecords before offset" in line]
     assert len(receipt["incomplete"]) == 5
+    assert "retention removes them some time after" in receipt["incomplete"][3]
     verdict = verify_erased(project.config, project.store, ANN)
     assert not verdict.is_erased
     # The next attempt, on a broker that can, completes it.
@@ -360,7 +363,7 @@ def test_late_and_refused_rows_of_pipelines_are_erased(project, with_store):
     assert not project.files_with(b"Plain in orders")
 
 
-def test_stores_that_hold_plain_text_are_named_until_they_are_rebuilt(project, with_store):
+def test_stores_that_hold_plain_text_are_named_until_they_are_rebuilt(project, with_store, capsys):
     loaded = with_store
     receipt = erase(loaded, project.store, preview(loaded, project.store, ANN), erase_records)
     (line,) = receipt["incomplete"]
@@ -374,6 +377,16 @@ def test_stores_that_hold_plain_text_are_named_until_they_are_rebuilt(project, w
     assert [(one.write, versions) for one, versions in old.items()] == [("cache/orders", [1])]
     derived_again(loaded, old)
     assert verify_erased(loaded, project.store, ANN, ["Plain Person 42"]).is_erased
+    again = [
+        "erase", "--subject", "customer:42", "--json",
+        "--config", str(loaded.base / "headwater.toml"),
+    ]  # fmt: skip
+    for _ in range(2):  # the second time it is the same one
+        assert run(again) == 0
+        later = json.loads(capsys.readouterr().out)
+        assert later["incomplete"] == []
+        assert later["id"] == receipt["id"]
+        check(later, public_text(project.store.signing_key().public_key()))
 
 
 def test_ids_that_json_may_write_in_several_ways_are_found(project):
@@ -420,5 +433,5 @@ def test_on_apache_kafka_keys_are_dropped_and_plain_records_reported(kind, reque
         "customers.dlq-0: 1 records in plain text",
     ]
     assert "cannot erase single records" in receipt["incomplete"][2]
-    assert "retention removes them some time after" in receipt["incomplete"][3]
+    assert "no retention removes them; DeleteRecords before offset 2" in receipt["incomplete"][3]
     assert not verify_erased(kafka.config, kafka.store, ANN).is_erased

@@ -262,5 +262,14 @@ def old_versions(seen: Preview, erasure: Erasure | None) -> dict[DerivedStore, l
     return {one: versions for one, versions in found.items() if versions}
 
 
+def renewed(store: KeyStore, erasure: Erasure) -> dict[str, Any]:
+    """The receipt of an erasure that has left something, signed again when nothing is left."""
+    old = {name: value for name, value in (erasure.receipt or {}).items() if name != "signature"}
+    content = {**old, "incomplete": [], "completed": _text(time.time_ns() // 1_000_000)}
+    receipt = signed(content, store.signing_key())
+    store.end_erasure(erasure, receipt)
+    return receipt
+
+
 def _text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -20,7 +20,7 @@ from headwater.cli.erasure import SearchProgress, open_key_store, subject_of
 from headwater.cli.parser import Command, Parser
 from headwater.client.erasing import erase_records
 from headwater.erasure.derived import DerivedStore
-from headwater.erasure.erasing import Preview, erase, old_versions, preview
+from headwater.erasure.erasing import Preview, erase, old_versions, preview, renewed
 from headwater.erasure.verifying import verify_erased
 from headwater.errors import UsageError
 from headwater.inspect.captures import connected
@@ -76,8 +76,11 @@ def _erase(args: argparse.Namespace) -> int:
                 say(f"{subject} was erased at {_time(planned.erased_ms)}; nothing has come since")
             if args.rebuild and (held := old_versions(planned, last)):
                 _rebuild(args, loaded, [*held])
-            _finish(args, dict(last.receipt or {}) if last else {})
-            is_erased = verify_erased(loaded, store, subject).is_erased  # stores may be rebuilt
+            is_erased = verify_erased(loaded, store, subject).is_erased
+            receipt = dict(last.receipt or {}) if last else {}
+            if last and is_erased and receipt.get("incomplete"):  # stores were rebuilt since
+                receipt = renewed(store, last)
+            _finish(args, receipt)
             return 0 if is_erased else 3
         if not args.json:
             _show(args, planned)
