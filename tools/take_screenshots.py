@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -23,20 +22,18 @@ MOST_BYTES = 200_000
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="headwater-pictures-") as directory:
-        program = Path(sys.executable).parent / "headwater"
-        demo = subprocess.Popen(
-            [program, "demo", "--data-dir", directory + "/shop"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
-        )
-        try:
-            take(console_of(demo))
-        finally:
-            demo.send_signal(signal.SIGINT)
-            demo.communicate()
+    demo = subprocess.Popen(
+        [Path(sys.executable).parent / "headwater", "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
+    )
+    try:
+        take(console_of(demo))
+    finally:
+        demo.send_signal(signal.SIGINT)
+        demo.communicate()
 
 
 def console_of(demo: "subprocess.Popen[str]") -> str:
