@@ -173,7 +173,8 @@ class Overview:
         groups = share_groups(self.kafka)
         letters: dict[str, int] = {}
         topics = {topic for group in groups for topic in group.topics}
-        for partition, number in dead_letters(self.kafka, topics).items():
+        waiting = dead_letters(self.kafka, topics) if topics else {}  # it asks for all topics
+        for partition, number in waiting.items():
             letters[partition.topic] = letters.get(partition.topic, 0) + number
         return groups, letters
 
