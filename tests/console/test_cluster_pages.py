@@ -159,5 +159,8 @@ def test_who_may_not_change_them_changes_nothing(alice, bob, path, fields):
     assert alice.get("/cluster/acls.json").json["acls"] == []
 
 
-def test_logs_are_for_operators(bob):
+def test_logs_and_figures_of_all_topics_are_for_operators(alice, bob):
     assert bob.get("/cluster/logs").status == 403
+    assert bob.get("/cluster.json").json["plots"] is None
+    assert "Over time" not in bob.get("/cluster").text
+    assert alice.get("/cluster.json").json["plots"] is not None

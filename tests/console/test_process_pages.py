@@ -69,6 +69,12 @@ def test_a_restart_and_a_pause_are_asked_for_after_a_question(served, browser, s
         assert len(sent) == 3
 
 
+def test_processes_are_shown_while_no_broker_answers(tmp_path):
+    with serving(tmp_path, broker__bootstrap="127.0.0.1:1") as console:
+        assert console.browser().get("/cluster/processes").status == 200
+        assert console.browser().get("/cluster/logs").status == 200
+
+
 @pytest.mark.parametrize(
     ("action", "child", "status"),
     [("pause", "broker", 400), ("restart", "nobody", 404), ("explode", "broker", 404)],

@@ -9,6 +9,7 @@ from support.console.recorded_project import ORDERS, RecordedProject
 from support.console.serving import serving
 from tiers import long
 
+import headwater
 from headwater import extras
 from headwater.console.project import definitions, jobs, overview
 from headwater.console.web import cache
@@ -418,6 +419,7 @@ def test_rows_of_a_store_and_its_versions(browser):
     assert [(one["version"], one["is_live"]) for one in shown["versions"]] == [(1, True)]
     page = browser.get(f"{path}?version=1").text
     assert "<td>lamp</td>" in page
+    assert f"Headwater {headwater.__version__} " in page
     assert browser.get(f"{path}?version=7").status == 400
     assert f'href="{path}?version=1"' in browser.get("/stores/orders/cache/orders/").text
 

@@ -19,7 +19,8 @@ TIMEOUT_S = 60.0
 TOPIC = "looked-at"
 PATHS = [
     "/topics", f"/topics/{TOPIC}/", f"/topics/{TOPIC}/records", f"/topics/{TOPIC}/records/0/1/",
-    f"/topics/{TOPIC}/search", f"/topics/{TOPIC}/tail", f"/topics/{TOPIC}/produce", f"/topics/{TOPIC}/settings", "/new-topic",
+    f"/topics/{TOPIC}/search", f"/topics/{TOPIC}/tail", f"/topics/{TOPIC}/produce", "/new-topic",
+    f"/topics/{TOPIC}/settings",
     "/nowhere",
 ]  # fmt: skip
 
@@ -171,7 +172,7 @@ def test_nothing_is_written_or_deleted_without_a_confirmation(console, console_b
     assert (record["key"], record["value"]) == ("k", '{"a": 1}')
     assert record["headers"] == [["source", "console"]]
 
-    page.goto(f"{console.url}/topics/precious/")
+    page.goto(f"{console.url}/topics/precious/settings")
     page.get_by_role("button", name="Delete this topic …").click()
     page.get_by_label("Type precious to confirm").fill("preciou")
     page.get_by_role("button", name="Delete it permanently").click()

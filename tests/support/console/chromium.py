@@ -81,7 +81,7 @@ async () => {
   });
   return found.violations
     .filter((rule) => ["serious", "critical"].includes(rule.impact))
-    .map((rule) => `${rule.id}: ${rule.nodes.map((node) => node.target + " " + node.html.slice(0, 100)).join(" | ")}`);
+    .map((rule) => `${rule.id}: ${rule.nodes.map((node) => node.html.slice(0, 100)).join(" | ")}`);
 }
 """
 

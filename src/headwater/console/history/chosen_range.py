@@ -7,8 +7,8 @@ from headwater.console.history.ranges import DEFAULT, RANGES, Range
 
 def range_of(request: Request) -> Range:
     """What the address asks for, else what this browser was shown last."""
-    asked = request.query_params.get("range") or request.cookies.get(cookie_of(request), "")
-    return RANGES.get(asked, DEFAULT)
+    asked = (request.query_params.get("range", ""), request.cookies.get(cookie_of(request), ""))
+    return next((RANGES[name] for name in asked if name in RANGES), DEFAULT)
 
 
 def cookie_of(request: Request) -> str:

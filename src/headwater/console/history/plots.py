@@ -16,11 +16,14 @@ _DIGITS: Final = 5
 
 
 class Plot(NamedTuple):
-    """`lines` are label and series each. `unit`: "" (a number), B, ms, s, /s or cores."""
+    """`lines` are label and series each. `unit`: "" (a number), B, ms, s, /s or cores. `of` is for
+    a page that shows plots of several things: they are read at once.
+    """
 
     title: str
     unit: str
     lines: Sequence[tuple[str, str]]
+    of: str = ""
 
 
 async def plots_of(
@@ -45,6 +48,7 @@ async def plots_of(
         if lines:
             found.append(
                 {
+                    "of": plot.of,
                     "title": plot.title,
                     "unit": plot.unit,
                     "x": points.at,

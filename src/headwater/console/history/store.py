@@ -4,8 +4,8 @@
     sample  (resolution, at, numbers)   one row per moment: a float32 for each series, NaN for none
 
 The fine samples of some hours are followed by their means, up to a week back. A name that is new
-when all places are taken replaces the one that was not sampled for longest. Bound:
-(3 h / 15 s + 7 d / 5 min) moments of 4 bytes for each of 4,096 series, 45 MB.
+when all places are taken replaces the one that was not sampled for longest. Bound: 2,736 moments
+(3 h / 15 s + 7 d / 5 min) of 4 bytes for each of 4,096 series, 46 MB with the rest of the file.
 
 A sample that is lost in a power cut, or that a full disk does not take, is a gap in a plot. A
 damaged file is replaced by an empty one. Several consoles of one directory share the file: the

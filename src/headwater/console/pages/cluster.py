@@ -6,6 +6,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headwater.config import Config
 from headwater.console.history.plots import Plot
 from headwater.console.history.samples import (
     ALL_BYTES,
@@ -15,12 +16,14 @@ from headwater.console.history.samples import (
     SHOWN_APIS,
 )
 from headwater.console.pages.processes import plots_of_processes
+from headwater.console.project.operators import is_operator
 from headwater.console.project.overview import overview_of
-from headwater.console.project.processes import data_dir_of
+from headwater.console.project.processes import data_dir_of, read_processes
 from headwater.console.project.transactions import read_transactions
 from headwater.console.web.navigation import NavigationEntry
 from headwater.console.web.paging import page_of
 from headwater.console.web.rendering import both, shown
+from headwater.supervisor.plan import BROKER
 
 NAVIGATION_ENTRY: Final = NavigationEntry("Cluster", "/cluster")
 _AGE_S: Final = 3.0
@@ -31,6 +34,29 @@ _COLUMNS: Final = {
     "open": lambda row: row["open_s"],
     "producer": lambda row: row["producer_id"],
 }
+
+_PLOTS: Final = (
+    Plot("Records written per second", "/s", [("records/s", ALL_RECORDS)]),
+    Plot("Size of all topics", "B", [("size", ALL_BYTES)]),
+    Plot("Free disk", "B", [("free", DISK_FREE)]),
+    *plots_of_processes(["broker"]),
+    Plot(
+        "Requests per second",
+        "/s",
+        [(api, f"requests.rate/{api}") for api in SHOWN_APIS],
+    ),
+    Plot(
+        "Time to answer Produce: half, and 99 of 100",
+        "ms",
+        [("p50", "requests.p50/Produce"), ("p99", "requests.p99/Produce")],
+    ),
+    Plot(
+        "Time to answer other requests, 99 of 100",
+        "ms",
+        [(api, f"requests.p99/{api}") for api in SHOWN_APIS if api != "Produce"],
+    ),
+    Plot("Open connections", "", [("connections", CONNECTIONS)]),
+)
 
 
 async def _cluster(request: Request) -> Response:
@@ -65,36 +91,21 @@ async def _cluster(request: Request) -> Response:
         "without_leader": without_leader,
         "size_bytes": sum(topic.size_bytes or 0 for topic in topics),
         "records_per_s": sum(rates) if rates else None,
-        "disk": await overview.access.call(_disk, overview.config) if overview.is_local else None,
+        "disk": await overview.access.call(_disk, overview.config),
         "brokers": list(brokers.values()),
-        "plots": await overview.plots(
-            request,
-            Plot("Records written per second", "/s", [("records/s", ALL_RECORDS)]),
-            Plot("Size of all topics", "B", [("size", ALL_BYTES)]),
-            Plot("Free disk", "B", [("free", DISK_FREE)]),
-            *plots_of_processes(["broker"]),
-            Plot(
-                "Requests per second",
-                "/s",
-                [(api, f"requests.rate/{api}") for api in SHOWN_APIS],
-            ),
-            Plot(
-                "Time to answer Produce: half, and 99 of 100",
-                "ms",
-                [("p50", "requests.p50/Produce"), ("p99", "requests.p99/Produce")],
-            ),
-            Plot(
-                "Time to answer other requests, 99 of 100",
-                "ms",
-                [(api, f"requests.p99/{api}") for api in SHOWN_APIS if api != "Produce"],
-            ),
-            Plot("Open connections", "", [("connections", CONNECTIONS)]),
-        ),
+        # Of all topics, whoever may see them: for operators.
+        "plots": await overview.plots(request, *_PLOTS)
+        if await is_operator(overview.access)
+        else None,
     }
     return shown(request, "cluster.html", data, tab="cluster")
 
 
-def _disk(config: Any) -> dict[str, int] | None:
+def _disk(config: Config) -> dict[str, int] | None:
+    """Of a broker of this project; None of one elsewhere."""
+    is_supervised = any(child["kind"] == BROKER for child in read_processes(config))
+    if config.broker.bootstrap is not None and not is_supervised:
+        return None
     try:
         usage = shutil.disk_usage(data_dir_of(config))
     except OSError:

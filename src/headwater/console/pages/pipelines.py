@@ -61,6 +61,16 @@ async def _pipeline(request: Request) -> Response:
         lambda: step_of(status.read_view(overview.config.state_dir(), pipeline.name)),
         max_age_s=_PLANS_AGE_S,
     )
+    plots = await overview.plots(
+        request,
+        *(
+            plot
+            for write in data["writes"]
+            for plot in plots_of_write(
+                f"{pipeline.name}/{write['write']}", list(write["operators"])
+            )
+        ),
+    )
     pictures: dict[str, tuple[Layout, dict[str, tuple[str, str]]]] = {}
     for write in data["writes"]:
         name = f"{pipeline.name}/{write['write']}"
@@ -72,9 +82,7 @@ async def _pipeline(request: Request) -> Response:
             store = _store_address(pipeline.name, write["sink"], write["table"])
             pictures[write["write"]] = layout(plan_graph(steps, store)), labels_of(steps)
         write["events"] = overview.writes.events(name)
-        write["plots"] = await overview.plots(
-            request, *plots_of_write(name, list(write["operators"]))
-        )
+        write["plots"] = [plot for plot in plots if plot["of"] == name]
     address = address_of(pipeline.name)
     recent = await jobs.about(request, address)
     return shown(
@@ -94,7 +102,7 @@ async def _pipeline(request: Request) -> Response:
 
 def plots_of_write(name: str, operators: Sequence[str] = ()) -> list[Plot]:
     """`name`: <pipeline>/<sink>/<table>."""
-    return [
+    plots = [
         Plot("Lag in records", "", [("records behind", f"write.lag/{name}")]),
         Plot(
             "Input and processing rate",
@@ -122,6 +130,7 @@ def plots_of_write(name: str, operators: Sequence[str] = ()) -> list[Plot]:
             ],
         ),
     ]
+    return [plot._replace(of=name) for plot in plots]
 
 
 async def _rebuild(request: Request) -> Response:

@@ -3,6 +3,7 @@
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +42,8 @@ async def _processes(request: Request) -> Response:
     lines = await overview.small_lines({name: f"process.cpu/{name}" for name in names})
     usages = {
         name: {
-            "cpu_cores": lines[name][-1] if lines[name] else None,
-            "memory_bytes": memory[-1] if memory else None,
+            "cpu_cores": _newest(lines[name]),
+            "memory_bytes": _newest(memory),
         }
         for name, memory in (
             await overview.small_lines({name: f"process.memory/{name}" for name in names})
@@ -50,11 +51,16 @@ async def _processes(request: Request) -> Response:
     }
     data = {
         "processes": [{**child, **usages[child["name"]]} for child in children],
-        "plots": await overview.plots(request, *plots_of_processes(names)),
+        "plots": await overview.plots(request, *plots_of_processes(names)) if names else [],
     }
     return shown(
         request, "processes.html", data, tab="processes", lines=lines, paused_kinds=PAUSED_KINDS
     )
+
+
+def _newest(values: Sequence[float | None]) -> float | None:
+    """Of now or the minute before: the last minute may have no sample yet."""
+    return next((value for value in reversed(values[-2:]) if value is not None), None)
 
 
 def plots_of_processes(names: list[str]) -> list[Plot]:
@@ -78,7 +84,7 @@ async def _act(request: Request) -> Response:
         raise UsageError(f"the {kind} cannot be paused", detail="other processes need it")
     if action != requests.RESUME and not confirmed(request):
         if action == requests.RESTART:
-            what = _WHAT_RESTARTS.get(kind, "It continues from where it is stored to be.")
+            what = _WHAT_RESTARTS.get(kind, "It continues from its stored position.")
         else:
             what = (
                 "It ends, and is not started again before you resume it, or `headwater up` is"

@@ -86,7 +86,7 @@ async def _rows(request: Request) -> Response:
     version = whole(request.query_params.get("version"), live)
     is_topic = overview.is_topic(write.reported["sink"])
     found: dict[str, Any] = {
-        "version": version, "batch": None, "columns": [], "rows": [], "has_more": False,
+        "shown_version": version, "batch": None, "columns": [], "rows": [], "has_more": False,
     }  # fmt: skip
     if not is_topic:
         found = await overview.access.read(

@@ -62,8 +62,8 @@ class Overview:
         self._requests = BrokerMeter()
         self.writes = WriteHistory()
         self.kafka = KafkaCluster(access.bootstrap, login.properties_of(access.login))
-        self.is_local = config.broker.bootstrap is None  # the broker has its files here
         self._project = Project(config, access.bootstrap, access.login)
+        self._cluster_id: str | None = None
         self._asked_s = -math.inf  # when a page was last requested
         self._sampler: asyncio.Task[None] | None = None
 
@@ -173,7 +173,8 @@ class Overview:
         groups = share_groups(self.kafka)
         letters: dict[str, int] = {}
         topics = {topic for group in groups for topic in group.topics}
-        for partition, number in dead_letters(self.kafka, topics).items():
+        waiting = dead_letters(self.kafka, topics) if topics else {}  # it asks for all topics
+        for partition, number in waiting.items():
             letters[partition.topic] = letters.get(partition.topic, 0) + number
         return groups, letters
 
@@ -242,16 +243,25 @@ class Overview:
 
     async def plots(self, request: Request, *wanted: Plot) -> list[dict[str, Any]]:
         """In the range that the request chooses; those without a value are left out."""
-        return await plots_of(request, self.access, await self._history(), wanted)
+        history = await self._history()
+        return await plots_of(request, self.access, history, wanted) if history else []
 
     async def small_lines(self, names: Mapping[str, str]) -> dict[str, list[float | None]]:
         """The last hour of series, by the keys of `names`, for a list."""
-        return await small_lines(self.access, await self._history(), names)
+        history = await self._history()
+        if history is None:
+            return {key: [] for key in names}
+        return await small_lines(self.access, history, names)
 
-    async def _history(self) -> History:
+    async def _history(self) -> History | None:
+        """Also while the broker does not answer, if it has before: its id names the history."""
         self._look()
-        topics = await self.access.topics()
-        return await self.access.call(self.histories.of, topics.cluster_id)
+        try:
+            self._cluster_id = (await self.access.topics()).cluster_id
+        except HeadwaterError:
+            if self._cluster_id is None:
+                return None
+        return await self.access.call(self.histories.of, self._cluster_id)
 
 
 def _topic_flows(

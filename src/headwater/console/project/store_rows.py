@@ -33,7 +33,7 @@ def read_rows(
     finally:
         store.close()
     return {
-        "version": version,
+        "shown_version": version,  # `version` is ours, in templates
         "batch": batch,
         "columns": columns,
         "rows": [{name: _shown(row[name]) for name in columns} for row in rows[:most]],

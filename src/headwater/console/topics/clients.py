@@ -12,7 +12,9 @@ from headwater.client.cluster import LOST, Cluster
 from headwater.client.groups import SHARE
 from headwater.console.project.overview import Overview
 from headwater.console.topics.topic_list import Topic
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, RequestRefused
+from headwater.inspect.captures import CaptureState
+from headwater.inspect.pipelines import PipelineState
 from headwater.pipelines.offsets import lag_records
 from headwater.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -29,13 +31,13 @@ _AGE_S: Final = 5.0
 async def writers_of(overview: Overview, topic: Topic) -> list[dict[str, Any]]:
     """Captures, pipelines, then producers, the latest first."""
     found: list[dict[str, Any]] = []
-    project = await overview.project()
-    for capture in project.captures:
+    captures, pipelines = await _project(overview)
+    for capture in captures:
         tables = {topic_name(capture.name, t.table) for t in capture.stored.tables.values()}
         if topic.name in tables:
             address = f"/captures/{quote(capture.name, safe='')}/"
             found.append(_one("capture", capture.name, address, note=capture.state))
-    for pipeline in project.pipelines:
+    for pipeline in pipelines:
         for write in pipeline.writes:
             if write.reported["table"] == topic.name and overview.is_topic(write.reported["sink"]):
                 address = f"/pipelines/{quote(pipeline.name, safe='')}/"
@@ -58,9 +60,9 @@ async def writers_of(overview: Overview, topic: Topic) -> list[dict[str, Any]]:
 
 async def readers_of(overview: Overview, topic: Topic) -> list[dict[str, Any]]:
     """Pipelines, then groups and queues, by lag."""
-    project = await overview.project()
+    _, pipelines = await _project(overview)
     found = []
-    for pipeline in project.pipelines:
+    for pipeline in pipelines:
         for write in pipeline.writes:
             if topic.name in write.reported.get("topics", ()):
                 lag = None
@@ -82,6 +84,15 @@ async def readers_of(overview: Overview, topic: Topic) -> list[dict[str, Any]]:
         lag = group.lag if len(group.topics) == 1 else None
         found.append(_one(kind, group.name, address, lag=lag))
     return found
+
+
+async def _project(overview: Overview) -> tuple[list[CaptureState], list[PipelineState]]:
+    """None for a user who may see the topic, and not the positions of captures and pipelines."""
+    try:
+        project = await overview.project()
+    except RequestRefused:
+        return [], []
+    return project.captures, project.pipelines
 
 
 def _one(
