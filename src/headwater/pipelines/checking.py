@@ -1,7 +1,7 @@
 """A pipeline checked before it runs: its file, function and writes are built, no record is read."""
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from headwater.pipelines.reading import LiveReader
 from headwater.pipelines.running.environment import Environment, open_store
 from headwater.pipelines.running.loaded_pipeline import Pipeline
 from headwater.pipelines.settings import PipelineSettings
+from headwater.pipelines.views.nodes.join import Join
 from headwater.pipelines.views.nodes.result import ResultChanges
 from headwater.sinks.contract import OP, Log
 
@@ -112,13 +113,22 @@ def _checked(pipeline: Pipeline, write: Write) -> CheckedWrite:
             operator.name: list(dict.fromkeys(name for key in operator.keys for name in key))
             for operator in write.operators
         },
-        tuple(
+        tuple(_warnings(write)),
+    )
+
+
+def _warnings(write: Write) -> Iterator[str]:
+    operators = [built.operator for built in write.operators]
+    if any(isinstance(one, ResultChanges) and not one.is_unique for one in operators):
+        yield (
             f"the query does not imply that {', '.join(write.key)} is unique: two rows of one key"
             " would stop the view"
-            for operator in write.operators
-            if isinstance(operator.operator, ResultChanges) and not operator.operator.is_unique
-        ),
-    )
+        )
+    if any(isinstance(one, Join) and one.is_product for one in operators):
+        yield (
+            "a join has no equality of columns of both sides: each change is compared with all"
+            " rows of the other side"
+        )
 
 
 def _check_stream(pipeline: Pipeline, write: Write) -> None:

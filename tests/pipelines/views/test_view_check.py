@@ -57,8 +57,11 @@ def test_what_a_view_would_have_is_shown(project, capsys):
     view(
         project, "loose", "SELECT customer, total FROM orders", 'into = "cache"', 'key = ["total"]'
     )
+    view(project, "pairs", "SELECT o.id, c.id AS c FROM orders o, customers c WHERE o.id < c.id",
+         'into = "cache"', 'key = ["id", "c"]')  # fmt: skip
     shown, found = run(capsys, "view", "check")
-    sums, loose = (one["writes"][0] for one in found)
+    sums, loose, pairs = (one["writes"][0] for one in found)
+    assert "a join has no equality" in pairs["warnings"][1]
     assert sums["columns"] == {"customer": "bigint", "s": "decimal(20,2)"}
     assert (sums["key"], sums["warnings"]) == (["customer"], [])
     assert "does not imply that total is unique" in loose["warnings"][0]

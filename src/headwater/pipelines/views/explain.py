@@ -102,9 +102,9 @@ class _Explanation:
         if kind == "LogicalRDD":
             return self._table(step)
         if kind == "Join":
-            operators = [self._operators[name] for name in names if name in self._operators]
-            keyed = [one.left.key for one in operators if isinstance(one, Join)]
-            return _join(plan, names, inputs, is_product=bool(keyed) and not keyed[0])
+            operators = [self._operators.get(name) for name in names]
+            is_product = any(isinstance(one, Join) and one.is_product for one in operators)
+            return _join(plan, names, inputs, is_product=is_product)
         if kind == "Aggregate":
             calls = [
                 call

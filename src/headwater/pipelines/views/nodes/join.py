@@ -19,7 +19,7 @@ than equality are applied to the pairs by Spark, behind the node (translation.py
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -70,6 +70,8 @@ class Join(CountedNode):
     left: JoinSide
     right: JoinSide
     how: str
+    # No equality says which rows meet, and both sides can have many: only for messages.
+    is_product: bool = field(default=False, compare=False)
 
     @property
     def output(self) -> pa.Schema:

@@ -19,6 +19,8 @@ def joined(
     outputs: tuple[list[Any], list[Any]],
     keys: tuple[list[Any], list[Any]],
     exists: Any,
+    *,
+    is_product: bool = False,
 ) -> DeltaPlan:
     """A join by keys only."""
     frames, described = [], []
@@ -36,7 +38,7 @@ def joined(
         frames.append(builder.columns(delta, columns))
         schema = schema_of(columns)
         described.append(joins.JoinSide(schema, tuple(key), (False,) * len(key)))
-    node = joins.Join(described[0], described[1], how)
+    node = joins.Join(described[0], described[1], how, is_product)
     found = builder.run("join", node, frames, [one.key for one in described])
     left = [(f"l{at}", one) for at, one in enumerate(outputs[0])]
     right = [(f"r{at}", one) for at, one in enumerate(outputs[1])]

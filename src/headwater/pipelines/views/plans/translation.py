@@ -263,12 +263,16 @@ class Translation(PlanBuilder):
         sides = self.delta(left), self.delta(right)
         outputs = self.output(left), self.output(right)
         exists = node.joinType().exists() if how == joins.EXISTENCE else None
+        is_product = not keys and not any(map(_has_one_row, (left, right)))
         if condition is None:
-            return joined(self, how, sides, outputs, (keys, other_keys), exists)
+            of_keys = (keys, other_keys)
+            is_product &= how not in (joins.SEMI, joins.ANTI, joins.EXISTENCE)
+            return joined(self, how, sides, outputs, of_keys, exists, is_product=is_product)
         values = values_of_not_in(condition, outputs[0]) if how == joins.ANTI and not keys else None
         if values is not None:
             return not_in(self, sides, outputs, values)
-        matched = joined(self, joins.INNER, sides, outputs, (keys, other_keys), None)
+        of_keys = (keys, other_keys)
+        matched = joined(self, joins.INNER, sides, outputs, of_keys, None, is_product=is_product)
         matched = self._where(matched, [*outputs[0], *outputs[1]], condition)
         if how == joins.INNER:
             return self.over(matched, [*outputs[0], *outputs[1]])
@@ -433,3 +437,8 @@ class Translation(PlanBuilder):
         ]
         weight = F.lit(0).cast("bigint").alias(WEIGHT)
         return frame.union(self._presence().select(*columns, weight, POSITION))
+
+
+def _has_one_row(plan: Any) -> bool:
+    most = plan.maxRows()
+    return bool(most.isDefined() and most.get() <= 1)
