@@ -19,7 +19,7 @@ from bench.peers import headwater
 from bench.peers import spark as sparks
 from bench.peers.postgres import Postgres, postgres
 from bench.rounds import Figures, Measured, alternate, data_directory
-from headwater.pipelines.running.batch_applier import in_log_order
+from headwater.pipelines.running.row_order import in_log_order
 from headwater.settings import Secret
 from headwater.sinks.contract import Batch, Log, Target, Writer
 from headwater.sinks.settings import SinkSettings

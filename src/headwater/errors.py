@@ -31,6 +31,7 @@
     ├── SinkError                 a derived store does not take a batch
     │   ├── StoreUnreachable      it does not answer; asking again may help
     │   ├── StoreRefused          it does, but rights, tables or settings stand in the way
+    │   ├── NotStaged             tasks cannot stage the batch; the driver can apply it
     │   └── RowRefused            one row does not fit
     ├── EventStoreError           the event store does not take or give events
     │   ├── EventStoreUnreachable its database does not answer; asking again may help
@@ -254,6 +255,10 @@ class StoreUnreachable(SinkError):
 
 class StoreRefused(SinkError):
     """The store's rights, tables or settings stand in the way; asking again does not help."""
+
+
+class NotStaged(SinkError):
+    """Tasks cannot stage the rows of a batch; the driver can apply it."""
 
 
 class RowRefused(SinkError):

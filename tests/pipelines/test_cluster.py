@@ -170,6 +170,69 @@ def _a_query_that_writes(master: str, bootstrap: str, directory: Path) -> None:
     assert sorted(written) == list(range(20))
 
 
+STAGED = """
+    orders = flow.changes("{TOPIC}", "{SCHEMA}")
+
+    @F.udf("bigint")
+    def slow(number):
+        import time
+
+        time.sleep(0.002)
+        return number
+
+    slowed = orders.withColumn("number", slow("number"))
+    flow.write(slowed, to="warehouse", table="orders", key="id")
+"""
+
+
+@long  # tests/sinks/postgres has it without Spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_executors_that_stage_in_the_store_are_killed(
+    tmp_path, spark, broker_address, postgres
+) -> None:
+    """Their batches are run by others; what was staged before does not count, and is removed."""
+    topic = new_topic(broker_address, 2)
+    with spark_cluster(tmp_path) as master:
+        project = Project(tmp_path, broker_address)
+        project.section(
+            f"""
+            [spark]
+            master = "{master}"
+            state_dir = "shared"
+
+            [spark.conf]
+            "spark.executor.memory" = "512m"
+            "spark.driver.host" = "127.0.0.1"
+            "spark.sql.shuffle.partitions" = 2
+            """
+        )
+        project.section(f'[sink.warehouse]\nkind = "postgres"\nurl = "{postgres.url}"')
+        body = STAGED.replace("{SCHEMA}", SCHEMA).replace("{TOPIC}", topic)
+        project.pipeline("copies", body, batch_rows="1000")
+        producing = Producing(project, topic)
+        producing.some(1500)
+        victim = Victim(project, "copies", most_backlog=300, fewest_staged=1)
+        try:
+            checkpoint = tmp_path / "shared" / "copies" / "warehouse.orders" / "v1" / "checkpoint"
+            for _ in range(3):
+                done = _newest(checkpoint / "commits")
+                victim.wait_until(lambda d=done: _newest(checkpoint / "commits") > d, "a batch")
+                producing.some(3000)
+                victim.wait_until(lambda: _is_at_work(checkpoint), "a batch at work")
+                _kill_an_executor(tmp_path)
+            project.wait_until_at_end(spark, topic, "copies")
+            victim.process.terminate()
+            assert victim.wait() == 0, victim.said()
+        finally:
+            victim.end()
+        (pipeline,) = project.pipelines(spark, "copies")
+        (write,) = pipeline.flow().writes
+        verdict = verify(pipeline, write.name)
+        assert verdict.is_equal, verdict
+        assert verdict.version == 1
+
+
 WINDOW_AND_JOIN = """
     events = flow.changes("events", "id bigint, name string, n bigint, at timestamp")
     replies = flow.changes("replies", "id bigint, text string, replied_at timestamp")

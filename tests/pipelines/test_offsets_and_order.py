@@ -7,7 +7,7 @@ import pytest
 from headwater.errors import PipelineError
 from headwater.pipelines.checkpoint import Checkpoint
 from headwater.pipelines.offsets import has_reached, lag_records
-from headwater.pipelines.running.batch_applier import check_truncates, in_log_order
+from headwater.pipelines.running.row_order import check_truncates, in_log_order
 from headwater.sinks.contract import Position
 
 

@@ -317,7 +317,7 @@ def source_options(log: Log, topic: str, value: str) -> dict[str, str]:
 def as_table(changes: DataFrame, key: tuple[str, ...], topic: str = "") -> DataFrame:
     """The newest row of each key, without those that were deleted. A key's changes are expected in
     one partition, where they have an order; if not, the last partition counts, as it does within
-    a batch (`batch_applier.in_log_order`).
+    a batch (`row_order.in_log_order`).
     """
     if not key:
         raise PipelineError(f"{topic} has no key to identify its rows", hint="name one: key=[…]")

@@ -8,6 +8,13 @@ The driver of the pipeline hands over batch by batch:
         writer.position                              as the store has it
         writer.apply(batch)                          rows and position, in one transaction
 
+A writer that is a StagingWriter can also take a large batch from tasks on other machines, so that
+its rows do not pass through the driver:
+
+    staging = writer.staging(batch)                  batch without rows; staging goes to the tasks
+    token = staging.stage(rows, attempt)             in each task: rows beside the table
+    writer.commit(batch, tokens)                     in the driver: rows and position, at once
+
 **Exactly once.** A store has its position (query, batch, offsets) in the same transaction as the
 rows. Spark runs a batch again after a crash, with the same id and the same offsets; `apply` finds
 it in the position and does nothing. It needs no more of Spark than that.
@@ -18,6 +25,10 @@ reader; a running writer continues with its version, under whatever name.
 
 **Zombies.** `writer` increments the epoch stored with the version's position. `apply` checks
 in its transaction that the epoch is still its own, and raises Fenced if it is not.
+
+**Attempts of tasks.** Spark may run a task twice, and a task may wake up after its batch was
+committed. What an attempt stages is its own, and counts only if its token is committed, by the
+writer that made the staging. What is left over is removed by a later commit or writer.
 
 A store without transactions (webhook, e-mail) states its weaker promise in `Store.guarantee`.
 """
@@ -150,6 +161,48 @@ class Writer(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Staging(ABC):
+    """Stages the rows of one batch. Pickled, with the store's credentials, and sent to tasks."""
+
+    is_local: bool = False  # tasks have to be on the driver's machine
+    tasks: int | None = None  # the number of tasks that `task_of` distinguishes; None: by the key
+
+    def task_of(self, rows: "pa.RecordBatch") -> "pa.Array":
+        """In another task before: the number of the task that gets each row, from 0 on."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def stage(self, rows: "Iterator[pa.Table]", attempt: str) -> bytes:
+        """In a task. Writes its rows where no reader of the table sees them, and returns a token,
+        which identifies them. `attempt` is unique among all attempts for this writer.
+
+        With a key, or with `task_of`, `rows` has one table: all rows of the batch with these keys,
+        or numbers, in log order.
+
+        Raises NotStaged for rows whose effect depends on those of other tasks (TRUNCATE),
+        RowRefused for a row that does not fit, Fenced if the batch was committed meanwhile, and
+        SinkError. The driver can `apply` the batch then.
+        """
+
+
+class StagingWriter(Writer):
+    """A writer whose batches can be staged by tasks. `apply` and `commit` may take turns."""
+
+    @abstractmethod
+    def staging(self, batch: Batch) -> Staging:
+        """`batch.rows` is empty, and has the columns that staged rows will have. Changes nothing in
+        the store. Raises NotStaged for a batch that only `apply` can write, and StoreRefused for a
+        column that does not fit.
+        """
+
+    @abstractmethod
+    def commit(self, batch: Batch, tokens: Sequence[bytes]) -> None:
+        """The staged rows of these attempts and the batch's position, or nothing; promises what
+        `apply` does. `batch` is that of `staging`, by this writer. Raises StoreUnreachable also if
+        staged rows are gone (the store was restarted).
+        """
 
 
 class Store(ABC):

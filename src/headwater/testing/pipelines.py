@@ -32,8 +32,8 @@ from headwater.pipelines.operators.windows.results import MARK
 from headwater.pipelines.pipeline import is_pipeline, pickle_by_value
 from headwater.pipelines.pipeline_file import PipelineFile, imported_by
 from headwater.pipelines.position import POSITION
-from headwater.pipelines.running.batch_applier import check_truncates, in_log_order
 from headwater.pipelines.running.loaded_pipeline import described
+from headwater.pipelines.running.row_order import check_truncates, in_log_order
 from headwater.pipelines.session import spark
 from headwater.pipelines.settings import PipelineSettings
 from headwater.pipelines.spark_errors import explained

@@ -175,11 +175,11 @@ def test_a_backlog_is_worked_off_in_whole_transactions(
     seen: set = set()
     apply, died = BatchApplier._apply_once, set()
 
-    def dying(applier, batch):
+    def dying(applier, batch, write):
         if batch.id > 3:
             died.add(applier._checkpoint.path)
             raise Died
-        apply(applier, batch)
+        apply(applier, batch, write)
 
     try:
         capture.wait_for_copies("public.debits", "public.credits")

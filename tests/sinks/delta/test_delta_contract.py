@@ -7,6 +7,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import RecordBatchReader
 from support.sinks.sink_contract import Backend, SinkContract
+from tiers import long
 
 from headwater.settings import Secret
 from headwater.sinks.settings import SinkSettings
@@ -37,7 +38,34 @@ class Delta(Backend):
         return [path.read_text() for path in Path(self._root, name).iterdir()]
 
 
+class StagedDelta(Delta):
+    is_staged = True
+
+
+class StagedAppends(StagedDelta):
+    """Rows without a key: files of tasks in every batch."""
+
+    has_keys = False
+
+
 class TestDeltaContract(SinkContract):
     @pytest.fixture
     def backend(self, tmp_path):
         return Delta(str(tmp_path / "lake"))
+
+
+@long  # the quick tier has the representative ones
+class TestStagedDeltaContract(SinkContract):
+    @pytest.fixture
+    def backend(self, tmp_path):
+        return StagedDelta(str(tmp_path / "lake"))
+
+
+@long
+class TestStagedAppendsContract(SinkContract):
+    @pytest.fixture
+    def backend(self, tmp_path):
+        return StagedAppends(str(tmp_path / "lake"))
+
+    def test_a_store_without_keys_says_so(self, backend):
+        """Delta has keys."""

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from support.sinks.kill_writer import ROWS, Work, write_and_be_killed
 from support.sinks.sink_killing import KillContract
 from support.sinks.sink_rows import applied_to, comparable, contents, position
-from test_delta_contract import Delta
+from test_delta_contract import Delta, StagedAppends
 
 from headwater.sinks.contract import Log, Target
 
@@ -34,3 +34,13 @@ class TestDeltaKills(KillContract):
     @pytest.fixture
     def backend(self, tmp_path):
         return Delta(str(tmp_path / "lake"))
+
+
+class TestStagedDeltaKills(KillContract):
+    """Files of tasks, while the table is empty, and for rows without a key."""
+
+    drivers = ("deltalake", "pyarrow._fs", "pyarrow.lib", "pyarrow._parquet")
+
+    @pytest.fixture
+    def backend(self, tmp_path):
+        return StagedAppends(str(tmp_path / "lake"))

@@ -1,4 +1,4 @@
-"""Drivers that write to PostgreSQL are killed, and so is PostgreSQL."""
+"""Drivers that write to PostgreSQL are killed, and so is PostgreSQL; the tasks, too, that stage."""
 
 import pytest
 from support.sinks.sink_killing import KillContract
@@ -16,3 +16,16 @@ class TestPostgresKills(KillContract):
     @pytest.fixture
     def backend(self, warehouse):
         return Postgres(warehouse, f"s{next(SCHEMAS)}")
+
+
+class StagedPostgres(Postgres):
+    is_staged = True
+
+
+class TestStagedPostgresKills(KillContract):
+    drivers = ("psycopg2",)
+    chosen_kills = count(quick=5, full=60)
+
+    @pytest.fixture
+    def backend(self, warehouse):
+        return StagedPostgres(warehouse, f"s{next(SCHEMAS)}")

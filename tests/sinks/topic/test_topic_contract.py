@@ -13,7 +13,7 @@ from support.sinks.sink_contract import ID, ID_N, Backend, SinkContract, Unfit
 from support.sinks.sink_rows import batch, position, rows_of, table
 from support.sinks.topic_places import read_records, write_foreign
 from support.wire import wait_until
-from tiers import REAL_KAFKA, representative
+from tiers import REAL_KAFKA, long, representative
 
 from headwater.capture import positions
 from headwater.client.reading.fetching import LATEST, Fetcher
@@ -44,9 +44,11 @@ class Topics(Backend):
     def log(self) -> Log:
         return Log(self._address)
 
-    def store(self, target: Target) -> Store:
-        name = self._prefix + target.name.replace("/", "-")
-        return super().store(dataclasses.replace(target, name=name))
+    def store(self, target: Target, settings: SinkSettings | None = None) -> Store:
+        return super().store(dataclasses.replace(target, name=self.topic(target.name)), settings)
+
+    def topic(self, name: str) -> str:
+        return self._prefix + name.replace("/", "-")
 
     def records(self, name: str, partition: int = 0) -> list:
         return read_records(self._address, self._prefix + name, partition)
@@ -124,6 +126,24 @@ OF_RECORDS = (
 )  # fmt: skip
 
 
+class StagedTopics(Topics):
+    """Of several partitions: the records of one are encoded by one task."""
+
+    is_staged = True
+    partitions = 3
+
+    def store(self, target: Target, settings: SinkSettings | None = None) -> Store:
+        options = {"partitions": str(self.partitions), **target.options}
+        return super().store(dataclasses.replace(target, options=options), settings)
+
+    def records(self, name: str, partition: int | None = None) -> list:
+        chosen = range(self.partitions) if partition is None else [partition]
+        return [found for one in chosen for found in Topics.records(self, name, one)]
+
+    def foreign(self, name: str) -> object:
+        return self.records(name, 0)
+
+
 @pytest.fixture(params=["headwater", REAL_KAFKA])
 def backend(request: pytest.FixtureRequest) -> Topics:
     if request.param == "kafka" and request.node.originalname in OF_RECORDS:
@@ -191,3 +211,10 @@ class TestTopicContract(SinkContract):
             assert written == ["a", "b", None, "c"]
             assert {key for key, _ in records} == {b'{"id":1}'}
             assert store.versions()[0].position == position(0)
+
+
+@long  # the quick tier has the representative ones
+class TestStagedTopicContract(TestTopicContract):
+    @pytest.fixture
+    def backend(self, topic_headwater) -> Topics:
+        return StagedTopics(topic_headwater)

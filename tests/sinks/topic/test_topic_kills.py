@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from support.sinks.sink_killing import Drivers, KillContract
 from support.sinks.sink_rows import batch
 from support.sinks.topic_killing import (
     apply_batches,
@@ -18,10 +19,13 @@ from support.sinks.topic_killing import (
     store_of,
 )
 from support.sinks.topic_places import read_messages
+from test_topic_contract import StagedTopics
 from tiers import REAL_KAFKA, count, representative
 
+from headwater.client.topics import NewTopic, ensure_topics
 from headwater.client.writing.transactions import TransactionalProducer
 from headwater.errors import BrokerUnreachable, StoreUnreachable
+from headwater.settings import ClientSettings
 from headwater.sinks.contract import Log
 from headwater.sinks.topic.transactional_positions import read_positions
 
@@ -133,3 +137,23 @@ def test_a_fault_at_each_call_of_the_producer(address, monkeypatch, call, after)
         writer.apply(batch(1, rows_of(1)))
         writer.apply(batch(2, rows_of(2)))
     assert ids_in(address, topic) == all_ids(3)
+
+
+class TestStagedTopicKills(KillContract):
+    """What encodes and what sends dies at every call of the client."""
+
+    drivers = ("headwater.client",)
+
+    @pytest.fixture
+    def backend(self, topic_headwater):
+        backend = StagedTopics(topic_headwater)
+        new = NewTopic(backend.topic("killed"), backend.partitions, {"cleanup.policy": "compact"})
+        ensure_topics(topic_headwater, ClientSettings(), [new])
+        return backend
+
+    @pytest.fixture
+    def killing(self, backend, tmp_path):
+        drivers = Drivers(backend, self.drivers, tmp_path)
+        drivers.name = backend.topic("killed")
+        yield drivers
+        drivers.close()

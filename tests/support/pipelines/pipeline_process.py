@@ -2,12 +2,13 @@
 
     pipeline_process.py CONFIG TASK NAME …
 
-TASK is JSON. {"most_backlog": 300} is the backlog from which a streaming query takes over. Its
+TASK is JSON. {"most_backlog": 300} is the backlog from which a streaming query takes over,
+{"fewest_staged": 0} how many records a batch has at least that tasks stage. Its
 death, if there is one: {"write": "cache/orders", "at": …, "batch": 2, "how": 9}. It happens at the
 n-th batch of that write since the start (or at the first of any write that is there, with null):
 
     begun      the batch is recorded, nothing else has happened
-    arrow      its rows are in the driver
+    arrow      its rows are in the driver, or staged by tasks
     step       in front of the call number `step` of the store into its driver
     applied    the store has committed, the checkpoint has not
 
@@ -20,6 +21,7 @@ import sys
 
 from headwater.cli import main as headwater_main
 from headwater.pipelines.engine import local_run
+from headwater.pipelines.running import staging_tasks
 from headwater.pipelines.running.batch_applier import BatchApplier
 from headwater.pipelines.running.write_run import WriteRun
 from support.sinks.sink_process import Steps
@@ -57,38 +59,38 @@ def wrap(death: Death) -> None:
     """The steps of a batch, from outside."""
     names: dict[int, str] = {}
     make, run_batch = WriteRun.__init__, BatchApplier.run
-    batch, apply = BatchApplier._batch, BatchApplier._apply
+    apply, apply_once = BatchApplier._apply, BatchApplier._apply_once
 
     def made(run, environment, settings, write, choice, **options):
         make(run, environment, settings, write, choice, **options)
         names[id(run._applier)] = write.name
 
-    def ran(applier, batch_id, compute):
+    def ran(applier, batch_id, compute, frame=None):
         death.begun(names[id(applier)])
-        run_batch(applier, batch_id, compute)
+        run_batch(applier, batch_id, compute, frame)
 
-    def batched(applier, compute, batch_id):
-        found = batch(applier, compute, batch_id)
+    def computed(applier, batch, write):
         death.at("arrow", names[id(applier)])
-        return found
+        apply_once(applier, batch, write)
 
-    def applied(applier, rows):
+    def applied(applier, batch, stage=None):
         if death.is_now("step", names[id(applier)]):
             sys.setprofile(death.steps)
         try:
-            apply(applier, rows)
+            apply(applier, batch, stage)
         finally:
             sys.setprofile(None)
         death.at("applied", names[id(applier)])
 
     WriteRun.__init__, BatchApplier.run = made, ran
-    BatchApplier._batch, BatchApplier._apply = batched, applied
+    BatchApplier._apply, BatchApplier._apply_once = applied, computed
 
 
 def main() -> None:
     file, task, *names = sys.argv[1:]
     asked = json.loads(task)
     local_run.MOST_BACKLOG = asked.get("most_backlog", local_run.MOST_BACKLOG)
+    staging_tasks._FEWEST_RECORDS = asked.get("fewest_staged", staging_tasks._FEWEST_RECORDS)
     if "at" in asked:
         wrap(Death(asked))
     sys.exit(headwater_main.run(["pipeline", "run", "--config", file, *names]))

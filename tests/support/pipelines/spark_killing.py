@@ -31,6 +31,7 @@ class Victim:
         *names: str,
         death: dict | None = None,
         most_backlog: int | None = None,
+        fewest_staged: int | None = None,
     ) -> None:
         mark = uuid4().hex
         self._mark = f"{MARK}={mark}"
@@ -38,6 +39,8 @@ class Victim:
         task = {} if death is None else {"how": signal.SIGKILL, **death}
         if most_backlog is not None:
             task["most_backlog"] = most_backlog
+        if fewest_staged is not None:
+            task["fewest_staged"] = fewest_staged
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(CHILD), str(project.file), json.dumps(task), *names],

@@ -62,6 +62,7 @@ from support.sinks.sink_rows import (
     rows_of,
     table,
 )
+from support.sinks.staged_store import StagedStore
 
 ID = pa.schema([("id", pa.int64()), ("v", pa.string())])
 ID_N = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
@@ -110,8 +111,11 @@ class Backend(ABC):
     def log(self) -> Log:
         return Log("127.0.0.1:1")
 
-    def store(self, target: Target) -> Store:
-        return store_of(self.settings, target, self.log)
+    is_staged = False  # by tasks, where a store can do that
+
+    def store(self, target: Target, settings: SinkSettings | None = None) -> Store:
+        store = store_of(settings or self.settings, target, self.log)
+        return StagedStore(store, target.key) if self.is_staged else store
 
     @abstractmethod
     def live_rows(self, name: str) -> list[dict[str, Any]]:
@@ -1031,9 +1035,7 @@ class SinkContract:
                         rows.append({"id": (number - 2) * 1000, "v": f"again {number}"})
                     made = batch(number, table(ID, rows))
                     applied_to(expected, made.rows, ("id",))
-                    with closing(
-                        store_of(backend.through(proxy.port), target, backend.log)
-                    ) as store:
+                    with closing(backend.store(target, backend.through(proxy.port))) as store:
                         writer = store.writer(1, ID)
                         proxy.cut_at(moment, passes_last=passes_last)
                         with suppress(StoreUnreachable):

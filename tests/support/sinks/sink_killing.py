@@ -75,7 +75,7 @@ class Drivers:
             "options": dict(settings.options), "bootstrap": self.backend.log.bootstrap,
             "name": self.name, "has_keys": self.backend.has_keys, "checkpoint": str(self._path),
             "until": self.checkpoint.committed + 1 + batches, "die_at": die_at, "how": how,
-            "drivers": self._modules, "die_in": die_in,
+            "drivers": self._modules, "die_in": die_in, "is_staged": self.backend.is_staged,
         }  # fmt: skip
         self._parent.stdin.write(json.dumps(task) + "\n")
         self._parent.stdin.flush()
@@ -150,6 +150,8 @@ class KillContract:
     @pytest.mark.parametrize("die_in", [FEW, MANY])
     def test_kills_at_every_step(self, backend, killing, store, die_in):
         """The driver dies in front of a call into the store, or behind it."""
+        if backend.is_staged and die_in == FEW:
+            pytest.skip("staged batches have the same steps, whatever their size")
         model, dead = Model(has_keys=backend.has_keys), 0
         for step in _spread(self._steps(killing, die_in), self.chosen_kills):
             killing.start(BATCHES, die_in=die_in, die_at=step)

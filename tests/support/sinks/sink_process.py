@@ -29,6 +29,7 @@ from headwater.sinks.contract import Batch, Log, Target, Writer
 from headwater.sinks.settings import SinkSettings
 from support.sinks import sink_rows
 from support.sinks.sink_rows import TOPIC
+from support.sinks.staged_store import StagedStore
 
 FIELDS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
 FENCED = 3
@@ -105,6 +106,7 @@ def run(task: dict) -> None:
     while checkpoint.committed < task["until"] - 1:
         try:
             store = stores.store_of(settings, target, Log(task["bootstrap"]))
+            store = StagedStore(store, target.key) if task["is_staged"] else store
             with store.writer(1, FIELDS) as writer:
                 _write(writer, checkpoint, task)
             store.close()

@@ -90,6 +90,11 @@ def encode(rows: pa.Table | pa.RecordBatch, partitions: int, **options: Any) -> 
     return encoder.finish()
 
 
+def partitions_of(rows: pa.RecordBatch, partitions: int) -> _Array:
+    """Where the encoder puts each record; of the columns, key and partition count."""
+    return _partitions_of(rows, _bytes_of(rows["key"]), partitions)
+
+
 class Encoder:
     """Takes rows, gives batches of at most `max_bytes` before compression; a larger record is alone
     in its batch. It holds what is compressed and up to 32 MB of rows that are not.

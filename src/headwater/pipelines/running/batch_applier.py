@@ -6,6 +6,14 @@ computing        ──▶  the state that operators read and write (manifests.p
 computed         ──▶  late rows of operators, into their topic (late_rows.py)
 writer.apply     ──▶  rows and position in one transaction (retried while the store does not
                       answer; the other pipelines continue meanwhile)
+
+Of a large batch of a query, the rows stay in tasks, if the store can take them from there:
+
+DataFrame        ──▶  tasks stage its rows in the store, and return tokens (staging_tasks.py)
+writer.commit    ──▶  these rows and the position in one transaction
+
+What tasks cannot stage (a TRUNCATE, a row that the store refuses) is computed again and applied in
+the first way.
 """
 
 import logging
@@ -13,23 +21,43 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from headwater.errors import Fenced, HeadwaterError, PipelineError, StoreDiverged, StoreUnreachable
+from headwater.errors import (
+    Fenced,
+    HeadwaterError,
+    NotStaged,
+    PipelineError,
+    SinkError,
+    StoreDiverged,
+    StoreUnreachable,
+)
 from headwater.pipelines.checkpoint import Checkpoint
-from headwater.pipelines.flow import AT
-from headwater.pipelines.position import POSITION
-from headwater.sinks.contract import OP, TRUNCATE, Batch, Offsets, Position, Refuse, Store, Writer
+from headwater.pipelines.running.row_order import check_truncates, in_log_order
+from headwater.pipelines.running.staging_tasks import StagingTasks, columns_of
+from headwater.sinks.contract import (
+    Batch,
+    Offsets,
+    Position,
+    Refuse,
+    StagingWriter,
+    Store,
+    Writer,
+    is_applied,
+)
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
 _CLOSING_S: Final = 10.0  # for a transaction in flight
+_NO_ROWS: Final = pa.table({})
+
+_Write: TypeAlias = Callable[[Writer], None]
 
 
 class _BatchFailed(Exception):
@@ -57,6 +85,7 @@ class BatchApplier:
         refuse: Callable[[Batch], Refuse] | None = None,
         applied: Callable[[Position], None] = lambda _: None,
         then: Callable[[], object] = lambda: None,
+        tasks: StagingTasks | None = None,
     ) -> None:
         """`applied` is called while the store is in use, `then` afterwards."""
         self._store = store
@@ -71,6 +100,7 @@ class BatchApplier:
         self._refuse = refuse
         self._applied = applied
         self._then = then
+        self._tasks = tasks
         self._writer: Writer | None = None
         self._at_work = threading.Lock()
         self._stopping = threading.Event()
@@ -110,20 +140,32 @@ class BatchApplier:
                 return frame.toArrow()
 
         try:
-            self.run(batch_id, compute)
+            self.run(batch_id, compute, frame)
         except Exception as error:
             self.error = error
             # Spark searches the text of what is raised here, traceback and all, with a regular
             # expression that overflows Java's stack when it is long. So it gets a short one.
             raise _BatchFailed(type(error).__name__) from None
 
-    def run(self, batch_id: int, compute: Callable[[], pa.Table]) -> None:
-        """Applies the batch whose rows `compute` returns. Its offsets are in the checkpoint."""
+    def run(
+        self, batch_id: int, compute: Callable[[], pa.Table], frame: DataFrame | None = None
+    ) -> None:
+        """Applies the batch whose rows `compute` returns. Its offsets are in the checkpoint. With
+        `frame`, which has the same rows, tasks may stage them instead.
+        """
         self._before()
-        self._apply(self._batch(compute, batch_id))
+        batch = self._batch(batch_id)
+        if frame is None or not self._is_staged(batch, frame):
+            rows = in_log_order(compute())
+            offsets = batch.offsets
+            check_truncates(
+                rows, {topic: ends for topic, ends in offsets.items() if self._rows_of(topic)}
+            )
+            self._apply(replace(batch, rows=rows))
         self._then()
 
-    def _batch(self, compute: Callable[[], pa.Table], batch_id: int) -> Batch:
+    def _batch(self, batch_id: int) -> Batch:
+        """Without its rows."""
         query, offsets = self._checkpoint.query(), self._checkpoint.offsets(batch_id)
         if query is None or offsets is None:
             raise PipelineError(
@@ -136,11 +178,7 @@ class BatchApplier:
                 "the start of the batch is missing",
                 detail=f"{self._checkpoint.path} has no batch {batch_id - 1}",
             )
-        rows = in_log_order(compute())
-        check_truncates(
-            rows, {topic: ends for topic, ends in offsets.items() if self._rows_of(topic)}
-        )
-        return Batch(query, batch_id, starts, offsets, rows)
+        return Batch(query, batch_id, starts, offsets, _NO_ROWS)
 
     def _starts(self, query: str, batch_id: int) -> Offsets | None:
         """Where the batch before it ended: mostly that is where the store is."""
@@ -153,12 +191,32 @@ class BatchApplier:
             return self.position.offsets
         return self._checkpoint.offsets(batch_id - 1)
 
-    def _apply(self, batch: Batch) -> None:
+    def _is_staged(self, batch: Batch, frame: DataFrame) -> bool:
+        """Whether tasks have staged the batch, and it is applied. If not, the driver has to."""
+        tasks = self._tasks
+        if tasks is None or not isinstance(self._writer, StagingWriter):
+            return False
+        if not tasks.are_for(batch, frame):
+            return False
+        batch = replace(batch, rows=columns_of(frame))
+        try:
+            self._apply(batch, partial(self._stage, batch, frame, tasks))
+        except StoreUnreachable:
+            raise
+        except SinkError as error:
+            level = logging.INFO if isinstance(error, NotStaged) else logging.WARNING
+            _log.log(level, "batch %d is applied by the driver: %s", batch.id, error)
+            return False
+        return True
+
+    def _apply(self, batch: Batch, stage: Callable[[], _Write] | None = None) -> None:
+        """`stage` is called before each attempt; without it the batch has its rows."""
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
+                write = partial(self._write, batch) if stage is None else stage()
                 with self._at_work:
-                    self._apply_once(batch)
+                    self._apply_once(batch, write)
                     self.position = batch.position()
                     self._applied(self.position)  # before `close` returns
                 break
@@ -175,19 +233,41 @@ class BatchApplier:
             _log.warning("the store answers again")
             self.waits_for = None
 
-    def _apply_once(self, batch: Batch) -> None:
-        if self._stopping.is_set():
-            # The next run may have started already; a new writer here would fence it.
-            raise PipelineError("the pipeline was stopped")
+    def _write(self, batch: Batch, writer: Writer) -> None:
+        writer.apply(batch, self._refuse(batch) if self._refuse else None)
+
+    def _stage(self, batch: Batch, frame: DataFrame, tasks: StagingTasks) -> _Write:
+        with self._at_work:
+            writer = self._opened(batch)
+            assert isinstance(writer, StagingWriter)
+            # Of a batch that runs again after a crash, only the state of operators may be missing.
+            is_done = is_applied(writer.position, batch)
+            staging = None if is_done else writer.staging(batch)
+        with self._computing(batch.id):
+            tokens = tasks.stage(frame, batch, staging)
+        return (lambda _: None) if is_done else (lambda _: writer.commit(batch, tokens))
+
+    def _apply_once(self, batch: Batch, write: _Write) -> None:
+        self._check_running()
         if self._published != batch.id:
             self._computed(batch.id)
             self._published = batch.id
+        writer = self._opened(batch)
+        began_s = time.monotonic()
+        write(writer)
+        self.store_ms = round((time.monotonic() - began_s) * 1000)
+
+    def _check_running(self) -> None:
+        if self._stopping.is_set():
+            # The next run may have started already; a new writer here would fence it.
+            raise PipelineError("the pipeline was stopped")
+
+    def _opened(self, batch: Batch) -> Writer:
+        self._check_running()
         if self._writer is None:
             self._check_alone(batch)
             self._writer = self._store.writer(self._version, self._fields)
-        began_s = time.monotonic()
-        self._writer.apply(batch, self._refuse(batch) if self._refuse else None)
-        self.store_ms = round((time.monotonic() - began_s) * 1000)
+        return self._writer
 
     def _check_alone(self, batch: Batch) -> None:
         """Before a new writer takes over. Some stores end the connection of a fenced writer, which
@@ -213,41 +293,6 @@ class BatchApplier:
         raise StoreDiverged(
             "the store is not at the position that it had when it last answered",
             detail=f"it is at batch {found.batch}" if found else "it is empty",
-        )
-
-
-def in_log_order(rows: pa.Table) -> pa.Table:
-    """A shuffle leaves rows in any order; `_position` has that of the log: by topic, partition,
-    offset, as in `reading.as_table`. It is not stored, nor is `_at`.
-    """
-    if POSITION in rows.column_names and len(rows) > 1:
-        position = rows[POSITION].combine_chunks()
-        partition = pc.struct_field(position, "partition").to_numpy(zero_copy_only=False)
-        offset = pc.struct_field(position, "offset").to_numpy(zero_copy_only=False)
-        topic = pc.struct_field(position, "topic")
-        if pc.count_distinct(topic).as_py() > 1:
-            order = np.lexsort((offset, partition, pc.rank(topic, tiebreaker="dense").to_numpy()))
-        else:
-            order = np.lexsort((offset, partition))
-        if not np.array_equal(order, np.arange(len(order))):
-            rows = rows.take(pa.array(order))
-    return rows.drop_columns([name for name in (AT, POSITION) if name in rows.column_names])
-
-
-def check_truncates(rows: pa.Table, offsets: Offsets) -> None:
-    """Raises PipelineError if there is a TRUNCATE, and its order among the rows is undefined:
-    partitions have no order among each other, nor have topics. A batch could lose new rows.
-    `offsets` are those of the topics whose rows are written; a table that is only used for lookups
-    does not count.
-    """
-    if OP not in rows.column_names or sum(map(len, offsets.values())) <= 1:
-        return
-    if pc.any(pc.equal(rows[OP], TRUNCATE)).as_py():
-        raise PipelineError(
-            "a table was truncated or created again, and what is read has several partitions",
-            detail=f"the order of the rows is undefined, of {', '.join(sorted(offsets))}",
-            hint=f"a topic with one partition has the order; or .where(\"{OP} != '{TRUNCATE}'\")"
-            " leaves the old rows in the store",
         )
 
 

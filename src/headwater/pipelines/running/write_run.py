@@ -33,6 +33,7 @@ from headwater.pipelines.publishing.late_rows import LateRows
 from headwater.pipelines.publishing.refused_rows import RefusedRows
 from headwater.pipelines.running.batch_applier import BatchApplier
 from headwater.pipelines.running.environment import Environment, open_store
+from headwater.pipelines.running.staging_tasks import StagingTasks
 from headwater.pipelines.running.version_choice import VersionChoice, check_operators
 from headwater.pipelines.running.write_metrics import WriteMetrics
 from headwater.pipelines.settings import PipelineSettings
@@ -107,6 +108,7 @@ class WriteRun:
             refuse=self._refused.of_batch if settings.bad_rows == "dead-letter" else None,
             applied=self._on_applied,
             then=self._query_batches.plan_next,
+            tasks=StagingTasks(write.key),
         )
         self.query: StreamingQuery | None = None
         self._state = LocalState(write.operators, self._checkpoint.operators)

@@ -118,7 +118,7 @@ class DeltaStore(Store):
         if self._is_local and version == 1 and not self._directories.has_link():
             self._directories.make_live(version)
         path_here = path if self._is_local else None
-        return DeltaWriter(table, state, self._target, path_here, self._maintenance)
+        return DeltaWriter(table, state, self._target, path_here, self._maintenance, self._storage)
 
     def promote(self, version: int) -> None:
         self._open_ours(version)

@@ -1,9 +1,12 @@
-"""Writes batches into a Delta table, one commit each; compaction and VACUUM of its files."""
+"""Writes batches into a Delta table, one commit each; compaction and VACUUM of its files.
+
+Files of a large batch can come from tasks (staging.py), if its rows replace none of the table.
+"""
 
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -13,9 +16,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from headwater.errors import ConfigError, Fenced, RowRefused, StateLost
+from headwater.errors import ConfigError, Fenced, NotStaged, RowRefused, StateLost
 from headwater.settings import parse_duration_ms
-from headwater.sinks.contract import DELETE, OP, Batch, Refuse, Target, Writer, is_applied
+from headwater.sinks.contract import DELETE, OP, Batch, Refuse, StagingWriter, Target, is_applied
+from headwater.sinks.delta.staging import DeltaStaging, add_actions
 from headwater.sinks.delta.transaction_log import (
     PAUSE_S,
     TRIES,
@@ -70,7 +74,7 @@ class Maintenance:
         }
 
 
-class DeltaWriter(Writer):
+class DeltaWriter(StagingWriter):
     def __init__(
         self,
         table: DeltaTable,
@@ -78,8 +82,10 @@ class DeltaWriter(Writer):
         target: Target,
         path: str | None,
         maintenance: Maintenance,
+        storage: Mapping[str, str],
     ) -> None:
         self._table = table
+        self._storage = storage
         self._target = target
         self._path = path  # None: not on a local file system
         # Held open, so that its inode number is not reused: `_look` compares them.
@@ -94,17 +100,59 @@ class DeltaWriter(Writer):
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
         reduced: LastByKey | None = None
+
+        def commit() -> None:
+            nonlocal reduced
+            if reduced is None:
+                self._widen(batch.rows.schema)
+                self._look()
+                reduced = self._reduced(batch.rows, refuse)
+            self._commit(batch, reduced)
+
+        self._try_commits(batch, commit)
+
+    def staging(self, batch: Batch) -> DeltaStaging:
+        self._look()
+        self._check_can_add()
+        given = _without_op(batch.rows.schema)
+        return DeltaStaging(
+            self._table.table_uri,
+            self._storage,
+            self._target.key,
+            evolved(self._fields, given, can_widen=False).fields,
+            is_local=self._path is not None,
+        )
+
+    def commit(self, batch: Batch, tokens: Sequence[bytes]) -> None:
+        def commit() -> None:
+            self._widen(batch.rows.schema)
+            self._look()
+            self._check_can_add()
+            self._table.create_write_transaction(
+                add_actions(tokens),
+                "append",
+                self._table.schema(),
+                commit_properties=self._properties(batch),
+            )
+
+        self._is_first_maintenance = True  # other attempts may have left files
+        self._try_commits(batch, commit)
+
+    def _check_can_add(self) -> None:
+        """Files of tasks add rows. Rows that replace others are a MERGE."""
+        if self._target.key and self._has_rows():
+            raise NotStaged("rows of the batch may replace others of the table")
+        if self._table.metadata().partition_columns:
+            raise NotStaged("the table has partitions")
+
+    def _try_commits(self, batch: Batch, commit: Callable[[], None]) -> None:
         for attempt in range(TRIES):
             self._look()
             if is_applied(self.position, batch):
                 return
             try:
                 with delta_errors():
-                    if reduced is None:
-                        self._widen(batch.rows.schema)
-                        self._look()
-                        reduced = self._reduced(batch.rows, refuse)
-                    self._commit(batch, reduced)
+                    commit()
             except CommitFailedError:  # by our commit or another one: the next look decides
                 time.sleep(PAUSE_S * 2**attempt)
                 continue
@@ -149,9 +197,7 @@ class DeltaWriter(Writer):
 
     def _widen(self, given: pa.Schema) -> None:
         """Columns are added by a commit of their own: one without values is in no batch."""
-        if OP in given.names:
-            given = given.remove(given.get_field_index(OP))
-        fields = evolved(self._fields, given, can_widen=False).fields
+        fields = evolved(self._fields, _without_op(given), can_widen=False).fields
         if fields != self._fields:
             add_columns(self._table, fields)
             self._fields = fields
@@ -168,8 +214,7 @@ class DeltaWriter(Writer):
         )
 
     def _commit(self, batch: Batch, reduced: LastByKey) -> None:
-        state = State(self._epoch, batch.position(), self._fields)
-        properties = commit_of(state, self._target)
+        properties = self._properties(batch)
         has_changes = len(reduced.upserts) or len(reduced.deletes)
         if reduced.clears:
             self._write("overwrite", reduced.upserts, properties)
@@ -180,6 +225,9 @@ class DeltaWriter(Writer):
             self._merge(reduced.upserts, reduced.deletes, properties)
             if self._table.version() == before:  # no row was deleted: no commit
                 self._write("append", reduced.upserts.slice(0, 0), properties)
+
+    def _properties(self, batch: Batch) -> CommitProperties:
+        return commit_of(State(self._epoch, batch.position(), self._fields), self._target)
 
     def _has_rows(self) -> bool:
         """Checked until there are some: a version that is being built is appended to at first."""
@@ -255,6 +303,10 @@ class DeltaWriter(Writer):
             self._is_first_maintenance = False
         except Exception as error:
             logger.warning("%s: small files are not compacted: %s", self._target.name, error)
+
+
+def _without_op(fields: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in fields if field.name != OP])
 
 
 def _quoted(name: str) -> str:

@@ -13,6 +13,7 @@ from headwater.sinks.contract import Contents, Log, Target, Version, Writer
 from headwater.sinks.postgres import promoting
 from headwater.sinks.postgres.connection import Session, TableLocked
 from headwater.sinks.postgres.reading import reading
+from headwater.sinks.postgres.staging import drop_staged
 from headwater.sinks.postgres.tables import Tables, literal, stored_from, with_table_lock
 from headwater.sinks.postgres.values import column_type
 from headwater.sinks.postgres.writer import PostgresWriter
@@ -84,7 +85,9 @@ class PostgresStore(SelectableStore):
         try:
             self._check_schema(session)
             stored = self._take_over(session, version, fields)
-            return PostgresWriter(session, self._tables, stored)
+            return PostgresWriter(
+                session, self._tables, stored, self._url, self._application_here()
+            )
         except BaseException:
             session.close()
             raise
@@ -126,6 +129,7 @@ class PostgresStore(SelectableStore):
         # Read from the row, as another writer may have created it in between.
         again = stored_from(session.run(tables.locked(version)))
         assert again is not None
+        drop_staged(session, tables, version)
         return again
 
     def _end_writer(self, session: Session, version: int) -> None:
@@ -159,6 +163,7 @@ class PostgresStore(SelectableStore):
                 with_table_lock(
                     session, lambda: session.run(f"DROP TABLE IF EXISTS {tables.table(stored)}")
                 )
+                drop_staged(session, tables, version)
                 session.run(
                     f"DELETE FROM {tables.positions} WHERE {tables.where} AND version = {version}"
                 )
@@ -175,4 +180,7 @@ class PostgresStore(SelectableStore):
         return self._tables.stored_versions(session)
 
     def _session(self) -> Session:
-        return Session(self._url, f"{self._application} {os.getpid()}"[:63])
+        return Session(self._url, self._application_here())
+
+    def _application_here(self) -> str:
+        return f"{self._application} {os.getpid()}"[:63]

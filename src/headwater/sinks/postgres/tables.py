@@ -97,12 +97,12 @@ class Tables:
         )
         return {row[0]: _stored(row) for row in rows}
 
+    def found(self, version: int) -> str:
+        return f"SELECT {_STORED} FROM {self.positions} WHERE {self.where} AND version = {version}"
+
     def locked(self, version: int) -> str:
         """The first statement of every transaction of a writer."""
-        return (
-            f"SELECT {_STORED} FROM {self.positions} WHERE {self.where} AND version = {version}"
-            " FOR UPDATE"
-        )
+        return f"{self.found(version)} FOR UPDATE"
 
     def position_update(self, version: int, position: Position) -> str:
         offsets = orjson.dumps(position.offsets, option=orjson.OPT_NON_STR_KEYS).decode()

@@ -3,21 +3,36 @@
 Few rows go as literals in one statement, with the commit behind them: two round trips in all. Many
 rows go by COPY: straight into the table if it is empty or has no key, otherwise into a temporary
 one and from there as one INSERT … ON CONFLICT. If a row does not fit, the transaction is rolled
-back; the batch is written again with a savepoint for every part of it (refusing.py).
+back; the batch is written again with a savepoint for every part of it (refusing.py). Rows of a
+large batch can come from tasks, through tables of theirs (staging.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headwater.errors import RowRefused, StoreUnreachable
+from headwater.settings import Secret
 from headwater.sinks import sql_positions
-from headwater.sinks.contract import OP, Batch, Position, Refuse, Writer, is_applied
+from headwater.sinks.contract import OP, Batch, Position, Refuse, StagingWriter, is_applied
 from headwater.sinks.postgres import refusing
 from headwater.sinks.postgres.connection import Session, ValuesRefused
+from headwater.sinks.postgres.staging import (
+    PostgresStaging,
+    StagedRows,
+    StagedTables,
+    drop_staged,
+)
+from headwater.sinks.postgres.statements import (
+    delete_rows_in,
+    is_above,
+    lowest_key,
+    on_conflict,
+    upsert_rows_of,
+)
 from headwater.sinks.postgres.tables import Tables, stored_from
 from headwater.sinks.postgres.values import checked, column_type, to_csv, to_literals
 from headwater.sinks.rows.last_by_key import LastByKey, reduce
@@ -27,43 +42,79 @@ from headwater.sinks.sql_positions import StoredVersion, names, quoted
 _FEW_ROWS: Final = 50
 
 
-class PostgresWriter(Writer):
-    def __init__(self, session: Session, tables: Tables, stored: StoredVersion) -> None:
+class PostgresWriter(StagingWriter):
+    def __init__(
+        self, session: Session, tables: Tables, stored: StoredVersion, url: Secret, application: str
+    ) -> None:
         self._session = session
         self._tables = tables
         self._version = stored.version
         self._epoch = stored.epoch
-        self._staging = _Staging(session)
+        self._fields = stored.fields
+        self._url, self._application = url, application  # for tasks
+        self._has_staged = False  # tables may be left over
+        self._temporary = _TemporaryTables(session)
         self.position: Position | None = stored.position
 
     def apply(self, batch: Batch, refuse: Refuse | None = None) -> None:
-        try:
+        with self._applying(batch):
             try:
                 self._apply(batch, refuse, is_careful=False)
             except ValuesRefused:
                 self._session.roll_back()
                 self._apply(batch, refuse, is_careful=True)
+
+    @contextmanager
+    def _applying(self, batch: Batch) -> Iterator[None]:
+        try:
+            yield
         except StoreUnreachable:
             self._session.close()
             raise
         except BaseException:
             self._session.roll_back()
             raise
-        self.position = self.position if self._is_behind(batch) else batch.position()
+        if self.position is None or batch.id > self.position.batch:  # else it was applied before
+            self.position = batch.position()
+            self._has_staged = False
 
-    def _is_behind(self, batch: Batch) -> bool:
-        return self.position is not None and batch.id <= self.position.batch
+    def staging(self, batch: Batch) -> PostgresStaging:
+        fields = evolved(self._fields, _without_op(batch.rows.schema)).fields
+        self._tables.check_names(fields, self._version)
+        for field in fields:
+            column_type(field)
+        self._has_staged = True
+        return PostgresStaging(
+            self._url,
+            self._application,
+            self._tables,
+            self._version,
+            self._epoch,
+            batch.id,
+            fields,
+        )
+
+    def commit(self, batch: Batch, tokens: Sequence[bytes]) -> None:
+        with self._applying(batch):
+            stored = self._begin(batch)
+            if stored is None:
+                return
+            session, tables = self._session, self._tables
+            stored = self._follow(stored, batch.rows.schema)
+            rows = StagedRows(session, tables, [StagedTables.from_bytes(token) for token in tokens])
+            rows.move(tables.table(stored), is_empty=stored.position is None)
+            update = tables.position_update(self._version, batch.position())
+            session.run(f"SET CONSTRAINTS ALL IMMEDIATE; {update}")
+            drop_staged(session, tables, self._version)
+            session.run("COMMIT")
 
     def _apply(self, batch: Batch, refuse: Refuse | None, *, is_careful: bool) -> None:
         tables, session = self._tables, self._session
-        found = session.run(f"BEGIN; {tables.locked(self._version)}")
-        stored = stored_from(found)
-        if stored is None or stored.epoch != self._epoch:
-            raise sql_positions.fenced(tables.target, self._version)
-        if is_applied(stored.position, batch):
-            self.position = stored.position
-            session.roll_back()
+        stored = self._begin(batch)
+        if stored is None:
             return
+        if self._has_staged:
+            drop_staged(session, tables, self._version)
         refused: list[RowRefused] | None = None if refuse is None else []
         stored = self._follow(stored, batch.rows.schema)
         change = self._change(stored, batch.rows, refused)
@@ -76,15 +127,28 @@ class PostgresWriter(Writer):
                 return
             session.run("; ".join([*change.statements(), "SELECT 1"]))
         else:
-            change.copy(self._staging)
+            change.copy(self._temporary)
         session.run(f"SET CONSTRAINTS ALL IMMEDIATE; {update}")
         if refuse is not None and refused:
             refuse(refused)
         session.run("COMMIT")
 
+    def _begin(self, batch: Batch) -> StoredVersion | None:
+        """Begins the transaction; None if the batch was applied before."""
+        found = self._session.run(f"BEGIN; {self._tables.locked(self._version)}")
+        stored = stored_from(found)
+        if stored is None or stored.epoch != self._epoch:
+            raise sql_positions.fenced(self._tables.target, self._version)
+        self._fields = stored.fields
+        if is_applied(stored.position, batch):
+            self.position = stored.position
+            self._session.roll_back()
+            return None
+        return stored
+
     def _follow(self, stored: StoredVersion, schema: pa.Schema) -> StoredVersion:
         """Adds the columns that are new in the rows."""
-        given = pa.schema([field for field in schema if field.name != OP])
+        given = _without_op(schema)
         if given.equals(stored.fields):
             return stored
         changed = evolved(stored.fields, given)
@@ -117,7 +181,7 @@ class PostgresWriter(Writer):
         if change.reduced.clears:
             self._session.run(change.clear())
         for part, rows in change.parts():
-            write = partial(change.copy_part, self._staging, part)
+            write = partial(change.copy_part, self._temporary, part)
             refusing.write_parts(self._session, rows, write, refused, self._tables.table(stored))
 
     def close(self) -> None:
@@ -154,7 +218,7 @@ class Change:
             values = ", ".join(to_literals(self.reduced.upserts))
             yield (
                 f"INSERT INTO {self.table} ({names(columns)}) VALUES {values}"
-                f" {self._on_conflict(columns)}"
+                f" {on_conflict(columns, self._key)}"
             )
 
     def parts(self) -> Iterator[tuple[str, pa.Table]]:
@@ -164,25 +228,22 @@ class Change:
         if len(self.reduced.upserts):
             yield "upserts", self.reduced.upserts
 
-    def copy(self, staging: "_Staging") -> None:
+    def copy(self, temporary: "_TemporaryTables") -> None:
         if self.reduced.clears:
-            staging.session.run(self.clear())
+            temporary.session.run(self.clear())
         for part, rows in self.parts():
-            self.copy_part(staging, part, rows)
+            self.copy_part(temporary, part, rows)
 
-    def copy_part(self, staging: "_Staging", part: str, rows: pa.Table) -> None:
-        columns = names(rows.column_names)
-        if part == "upserts" and self._are_new(staging.session, rows):
-            staging.copy(f"{self.table} ({columns})", rows)
+    def copy_part(self, temporary: "_TemporaryTables", part: str, rows: pa.Table) -> None:
+        if part == "upserts" and self._are_new(temporary.session, rows):
+            temporary.copy(f"{self.table} ({names(rows.column_names)})", rows)
             return
-        with_rows = staging.filled(rows)
+        with_rows = temporary.filled(rows)
         if part == "deletes":
-            equal = " AND ".join(f"t.{quoted(name)} = d.{quoted(name)}" for name in self._key)
-            staging.session.run(f"DELETE FROM {self.table} t USING {with_rows} d WHERE {equal}")
+            temporary.session.run(delete_rows_in(with_rows, self.table, self._key))
         else:
-            staging.session.run(
-                f"INSERT INTO {self.table} ({columns}) SELECT {columns} FROM {with_rows}"
-                f" {self._on_conflict(rows.column_names)}"
+            temporary.session.run(
+                upsert_rows_of(with_rows, self.table, rows.column_names, self._key)
             )
 
     def _are_new(self, session: Session, rows: pa.Table) -> bool:
@@ -191,29 +252,11 @@ class Change:
         """
         if self._is_empty or not self._key:
             return True
-        first = self._key[0]
-        kind = rows.schema.field(first).type
-        if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
-            return False  # texts are compared by the database's rules, not by Arrow's
-        lowest = pa.table({first: pa.array([pc.min(rows[first]).as_py()], kind)})
-        [literal] = to_literals(lowest)
-        column = quoted(first)
-        [(is_higher,)] = session.run(
-            f"SELECT coalesce({literal} > max({column}), true) FROM {self.table}"
-        )
-        return bool(is_higher)
-
-    def _on_conflict(self, columns: list[str]) -> str:
-        if not self._key:
-            return ""
-        others = [quoted(name) for name in columns if name not in self._key]
-        assignments = ", ".join(f"{name} = excluded.{name}" for name in others)
-        return f"ON CONFLICT ({names(self._key)}) DO " + (
-            f"UPDATE SET {assignments}" if others else "NOTHING"
-        )
+        lowest = lowest_key(rows, self._key)
+        return lowest is not None and is_above(session, self.table, self._key, lowest)
 
 
-class _Staging:
+class _TemporaryTables:
     """Temporary tables of the session, one for each set of columns; empty between batches."""
 
     def __init__(self, session: Session) -> None:
@@ -232,3 +275,7 @@ class _Staging:
 
     def copy(self, into: str, rows: pa.Table) -> None:
         self.session.copy_in(f"COPY {into} FROM STDIN (FORMAT csv)", to_csv(rows))
+
+
+def _without_op(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name != OP])

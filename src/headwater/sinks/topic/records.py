@@ -95,13 +95,27 @@ class Form:
         names = [name for name in rows.schema.names if name != OP]
         if self.name == "bytes":
             return {"key": pa.nulls(len(rows)), **{name: rows[name] for name in names}}
-        key = pa.nulls(len(rows), BYTES)
-        if self._key:
-            key = json_text.objects([rows[name] for name in self._key], self._key)
+        key = self._keys(rows)
         value = json_text.objects([rows[name] for name in names], names)
         if self.name == "debezium":
             value = self._enveloped(rows, key, value)
         return {"key": key, "value": value}
+
+    @property
+    def decisive_columns(self) -> tuple[str, ...]:
+        """Those that a record's partition depends on."""
+        return (*self._key, "partition") if self.name == "bytes" else self._key
+
+    def partitioning(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Of rows with the decisive columns, those of `columns` that decide."""
+        if self.name == "bytes":
+            return self.columns(rows)
+        return {"key": self._keys(rows)}
+
+    def _keys(self, rows: pa.RecordBatch) -> pa.Array:
+        if not self._key:
+            return pa.nulls(len(rows), BYTES)
+        return json_text.objects([rows[name] for name in self._key], self._key)
 
     def _enveloped(self, rows: pa.RecordBatch, keys: pa.Array, values: pa.Array) -> pa.Array:
         deleted = is_deleted(rows)

@@ -8,7 +8,7 @@ The state of a version (version_state.py) is stored in the same transaction as i
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from headwater.client.cluster import Cluster
 from headwater.client.reading.fetching import EARLIEST, LATEST, Fetcher, Isolation
 from headwater.client.topics import NewTopic, delete_topic, ensure_topics
-from headwater.errors import ConfigError, RowRefused, StoreRefused
+from headwater.errors import ConfigError, NotStaged, RowRefused, StoreRefused
 from headwater.sinks.contract import (
     OP,
     TRUNCATE,
@@ -28,17 +28,18 @@ from headwater.sinks.contract import (
     Log,
     Position,
     Refuse,
+    StagingWriter,
     Store,
     Target,
     Version,
-    Writer,
     is_applied,
 )
-from headwater.sinks.rows.schema_evolution import evolved, fitted, plain
+from headwater.sinks.rows.schema_evolution import evolved, plain
 from headwater.sinks.settings import SinkSettings
 from headwater.sinks.topic import history
 from headwater.sinks.topic.history import Moment
 from headwater.sinks.topic.records import (
+    AVRO,
     REGISTRY_OPTIONS,
     RecordBuilder,
     compression_of,
@@ -46,6 +47,7 @@ from headwater.sinks.topic.records import (
     form_of,
     last_by_key,
 )
+from headwater.sinks.topic.staging import TopicStaging, batches_of, fitted_with_ops
 from headwater.sinks.topic.transactional_positions import (
     Ends,
     TransactionalPositions,
@@ -243,7 +245,7 @@ def names_of(topic: str) -> tuple[str, bytes]:
     return f"headwater-topic-{topic}", key_of(topic)
 
 
-class TopicWriter(Writer):
+class TopicWriter(StagingWriter):
     def __init__(self, store: TopicStore, version: int, fields: pa.Schema) -> None:
         self._store = store
         self._topic = store.topic(version)
@@ -270,6 +272,7 @@ class TopicWriter(Writer):
             with as_sink_errors():
                 topic = find_topic(store.log, self._topic, _PATIENCE_S)
             self._fields = self._evolved(self._state.fields, fields)
+            self._found = topic
             self._builder = RecordBuilder(self._form, topic, store.target.key, store.compression)
         except BaseException:
             self.close()
@@ -283,7 +286,8 @@ class TopicWriter(Writer):
         self._transactions.check()
         if is_applied(self.position, batch):
             return
-        rows, fields = self._fitted(batch.rows)
+        fields = self._fields_with(batch.rows)
+        rows = fitted_with_ops(batch.rows, fields)
         refused: list[RowRefused] = []
         encoder = self._builder.encoder()
         with as_sink_errors():
@@ -294,13 +298,30 @@ class TopicWriter(Writer):
         batches = {(self._topic, at): given for at, given in encoder.finish().items()}
         self._commit(batches, batch.position(), fields)
 
-    def _fitted(self, rows: pa.Table) -> tuple[pa.Table, pa.Schema]:
-        """The rows with all columns of the version, and which these are from now on."""
-        ops = rows[OP] if OP in rows.column_names else None
-        rows = rows if ops is None else rows.drop_columns([OP])
-        fields = self._evolved(self._fields, rows.schema)
-        rows = fitted(rows, fields)
-        return rows if ops is None else rows.append_column(OP, ops), fields
+    def staging(self, batch: Batch) -> TopicStaging:
+        if self._form.name == AVRO:
+            raise NotStaged("one process registers the schemas of a topic")
+        if self._found.partitions == 1 or not self._form.decisive_columns:
+            raise NotStaged("the records are of one partition, whose order one process has to know")
+        return TopicStaging(
+            self._form,
+            self._found,
+            self._store.target.key,
+            self._store.compression,
+            self._fields_with(batch.rows),
+        )
+
+    def commit(self, batch: Batch, tokens: Sequence[bytes]) -> None:
+        self._transactions.check()
+        if is_applied(self.position, batch):
+            return
+        batches = batches_of(self._topic, tokens)
+        self._commit(batches, batch.position(), self._fields_with(batch.rows))
+
+    def _fields_with(self, rows: pa.Table) -> pa.Schema:
+        """The columns that the version has with these rows."""
+        given = pa.schema([field for field in rows.schema if field.name != OP])
+        return self._evolved(self._fields, given)
 
     def _evolved(self, stored: pa.Schema, given: pa.Schema) -> pa.Schema:
         change = evolved(stored, given)
