@@ -154,7 +154,8 @@ class Session:
     def _as_documented(self, shown: str) -> str:
         text = _ESCAPE.sub("", shown).replace("\r\n", "\n")
         text = "\n".join(line.rpartition("\r")[2].rstrip() for line in text.split("\n"))
-        text = re.sub(r"^[⠀-⣿] .*\n", "", text, flags=re.MULTILINE)  # progress, which goes away
+        # Progress, which goes away, and what Java says of the tests' own options.
+        text = re.sub(r"^([⠀-⣿] |Picked up JAVA_TOOL).*\n", "", text, flags=re.MULTILINE)
         for documented, real in self._ports.items():
             text = re.sub(rf"\b(127\.0\.0\.1|localhost):{real}\b", rf"\1:{documented}", text)
         text = text.replace(str(self._directory / "work"), "/home/you")
