@@ -237,7 +237,7 @@ def test_a_large_copy_without_keys_becomes_several_transactions(bootstrap, monke
 
     def failing(rows):
         yield from rows[:60]
-        wait_until(lambda: read(bootstrap, "shop.public.notes"), 30, "the first piece")
+        wait_until(lambda: read(bootstrap, "shop.public.notes"), 60, "the first piece")
         raise SourceUnreachable("gone")
 
     monkeypatch.setattr(runner, "source_of", lambda *_: Failing(db))
