@@ -153,7 +153,7 @@ QUERIES = {
     "distinct": ("SELECT DISTINCT country, vip FROM c", ()),
 }  # fmt: skip
 QUICK = ("groups of a join", "scalar subqueries", "values", "aggregates of no rows",
-         "a scalar subquery beside aggregates", "a step that is used twice",
+         "a scalar subquery beside aggregates", "a step that is used twice", "texts",
          "full join with a condition", "window functions", "not in", "union")  # fmt: skip
 
 

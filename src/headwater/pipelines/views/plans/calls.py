@@ -262,7 +262,7 @@ def _check_type(expression: Any, found: str, kind: pa.DataType) -> None:
     is_number = pat.is_integer(kind) or pat.is_decimal(kind) or pat.is_floating(kind)
     needs_number = found not in (
         "count", "min", "max", "first", "last", "any_value", "collect_list", "collect_set",
-        *BY,
+        "string_agg", *BY,
     )  # fmt: skip
     if (needs_number and not is_number) or (found != "count" and pat.is_nested(kind)):
         raise QueryRefused(
