@@ -80,6 +80,22 @@ def test_workers_run_the_python_of_the_driver(spark) -> None:
     assert python[0]["python"] == sys.executable
 
 
+def test_files_of_the_working_directory_do_not_replace_modules_of_workers(spark) -> None:
+    """A pipeline may lie in a file copy.py, which is also a module that Spark imports."""
+
+    def importing(batches):
+        import os
+        import sys
+
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.record_batch({"here": [sorted({"", os.getcwd()} & {*sys.path})]})
+
+    (row,) = spark.range(1).mapInArrow(importing, "here array<string>").collect()
+    assert row.here == []
+
+
 def test_a_second_call_gives_the_same_session(spark) -> None:
     assert hw.spark("other").sparkContext is spark.sparkContext
 

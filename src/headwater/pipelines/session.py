@@ -168,6 +168,8 @@ def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= {
             "spark.python.daemon.module": "headwater.pipelines.worker_daemon",
+            # Workers are started by -m: a copy.py in the working directory would be their `copy`.
+            "spark.executorEnv.PYTHONSAFEPATH": "1",
             "spark.driver.extraClassPath": str(JAR),
             "spark.hadoop.fs.file.impl": FILE_SYSTEM_CLASS,
             "spark.sql.streaming.checkpointFileManagerClass": (
