@@ -96,6 +96,21 @@ def test_files_of_the_working_directory_do_not_replace_modules_of_workers(spark)
     assert row.here == []
 
 
+def test_micro_batches_are_planned_by_one_thread(spark) -> None:
+    """By several, two would talk to the process of a source at once, and wait for ever."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    union = rows.repartition(2, "value").union(rows.repartition(3, "value"))
+    started = union.writeStream.foreachBatch(lambda frame, _: frame.count())
+    query = started.trigger(availableNow=True).start()
+    try:
+        query.processAllAvailable()
+        plan = query._jsq.explainInternal(False)
+    finally:
+        query.stop()
+    assert "Exchange" in plan
+    assert "AdaptiveSparkPlan" not in plan
+
+
 def test_a_second_call_gives_the_same_session(spark) -> None:
     assert hw.spark("other").sparkContext is spark.sparkContext
 

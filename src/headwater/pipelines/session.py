@@ -150,6 +150,10 @@ def _settings(master: str, jars: Sequence[str]) -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # It plans stages in several threads. Where a frame uses a source twice, two of them ask the
+        # source's one process for partitions at the same time, and each reads answers of the
+        # other: the query stands still for good.
+        "spark.sql.adaptive.streaming.stateless.enabled": "false",
     }
     if jars:
         settings["spark.jars"] = ",".join(jars)
