@@ -37,6 +37,14 @@ def test_the_last_records_are_shown(spark, project, topic):
     assert 60 in list(hw.preview(newer)["id"])
 
 
+def test_after_a_query_topics_are_found_as_before(spark, project, topic):
+    flow = hw.flow(10, loaded=project.config())
+    rows = flow.changes(topic, SCHEMA)
+    hw.sql("SELECT name, count(*) AS n FROM t GROUP BY name", keys={"t": "id"}, t=rows)
+    later = hw.flow(10, loaded=project.config())
+    assert len(hw.preview(later.changes(topic, SCHEMA))) == 10
+
+
 def test_several_partitions_and_patterns(spark, project):
     project.topic("tail-a", 4)
     project.topic("tail-b")

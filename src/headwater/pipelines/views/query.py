@@ -174,6 +174,7 @@ def optimised(spark: "SparkSession", query: str, tables: Mapping[str, SqlTable])
     finally:
         for name in tables:
             session.catalog.dropTempView(name)
+        _make_active(spark)
     if not plan.deterministic():
         raise QueryRefused(
             f"{_KIND}: the query has another result whenever it is asked",
@@ -181,6 +182,17 @@ def optimised(spark: "SparkSession", query: str, tables: Mapping[str, SqlTable])
             offset=_random_part(analysed),
         )
     return plan
+
+
+def _make_active(session: "SparkSession") -> None:
+    """Again: `createDataFrame` has made the other session that of this thread, and Spark looks for
+    sources in that one. It has none of ours.
+    """
+    from pyspark.sql import SparkSession
+
+    SparkSession._activeSession = session  # noqa: SLF001 - as createDataFrame does
+    sessions = SparkSession._get_j_spark_session_class(session._jvm)  # noqa: SLF001
+    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 def _random_part(plan: Any) -> int | None:
