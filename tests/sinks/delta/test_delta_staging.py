@@ -54,6 +54,18 @@ def test_files_count_when_they_are_committed(tmp_path, store):
     assert (staged["min"]["id"], staged["max"]["id"]) == (1, 2)
 
 
+def test_long_texts_are_no_bounds_in_the_log(tmp_path, store):
+    """Every reader of the table loads them, of all files."""
+    with store.writer(1, ID) as writer:
+        token = writer.staging(without_rows(0)).stage(rows(1, 2, v="x" * 1000), "1")
+        writer.commit(without_rows(0), [token])
+    assert len(token) < 1000
+    [added] = pa.table(DeltaTable(str(tmp_path / "lake" / "events")).get_add_actions()).to_pylist()
+    assert (added["min"]["id"], added["max"]["id"]) == (1, 2)
+    assert added["null_count"]["v"] == 0
+    assert rows_of(store) == [{"id": id_, "v": "x" * 1000} for id_ in (1, 2)]
+
+
 def test_what_a_writer_has_staged_does_not_count_when_it_was_replaced(store, monkeypatch):
     """Also if that happens between its last look and its commit."""
     with store.writer(1, ID) as zombie:

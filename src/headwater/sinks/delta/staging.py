@@ -30,6 +30,7 @@ from headwater.sinks.rows.schema_evolution import fitted
 
 _COMPRESSION: Final = "snappy"  # as delta-rs does
 _GROUP_ROWS: Final = 1 << 17
+_LONGEST_BOUND: Final = 64  # characters: every reader of the table loads the bounds of all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,15 @@ class _Stats:
                 self._bounds[name] = min(lowest, both[0]), max(highest, both[1])
 
     def to_text(self) -> str:
-        lowest = {name: bounds[0] for name, bounds in self._bounds.items()}
-        highest = {name: bounds[1] for name, bounds in self._bounds.items()}
+        short = {name: both for name, both in self._bounds.items() if not _is_long(both)}
+        lowest = {name: bounds[0] for name, bounds in short.items()}
+        highest = {name: bounds[1] for name, bounds in short.items()}
         stats = {"numRecords": self._rows, "minValues": lowest, "maxValues": highest}
         return orjson.dumps({**stats, "nullCount": self._nulls}).decode()
+
+
+def _is_long(bounds: tuple[Any, Any]) -> bool:
+    return any(isinstance(bound, str) and len(bound) > _LONGEST_BOUND for bound in bounds)
 
 
 def _has_bounds(kind: pa.DataType) -> bool:
