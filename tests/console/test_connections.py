@@ -125,7 +125,7 @@ def test_one_who_does_not_read_gives_the_place_back(impatient_console, console_b
 def test_a_tail_that_is_not_read_gives_the_place_back(
     impatient_console, console_broker, monkeypatch
 ):
-    monkeypatch.setattr("headwater.console.pages.tail._PAUSE_S", 0.01)
+    monkeypatch.setattr("headwater.console.pages.topics.tail._PAUSE_S", 0.01)
     producer = Producer({"bootstrap.servers": console_broker})
     producer.produce("unread-tail", b"x")
     assert producer.flush(TIMEOUT_S) == 0

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headwater.console.pages import records as page
+from headwater.console.pages.topics import records as page
 from headwater.console.topics import records
 
 ROWS = 50

@@ -29,12 +29,12 @@ from headwater.protocol.messages.describe_user_scram_credentials import (
 )
 
 # confluent_kafka's annotations leave these out.
-_Type: Final[Any] = vars(kafka_admin)["ResourceType"]
-_Pattern: Final[Any] = vars(kafka_admin)["ResourcePatternType"]
-_Operation: Final[Any] = vars(kafka_admin)["AclOperation"]
-_Permission: Final[Any] = vars(kafka_admin)["AclPermissionType"]
-_Binding: Final[Any] = vars(kafka_admin)["AclBinding"]
-_Filter: Final[Any] = vars(kafka_admin)["AclBindingFilter"]
+AclResourceType: Final[Any] = vars(kafka_admin)["ResourceType"]
+AclPatternType: Final[Any] = vars(kafka_admin)["ResourcePatternType"]
+AclOperation: Final[Any] = vars(kafka_admin)["AclOperation"]
+AclPermission: Final[Any] = vars(kafka_admin)["AclPermissionType"]
+AclBinding: Final[Any] = vars(kafka_admin)["AclBinding"]
+AclBindingFilter: Final[Any] = vars(kafka_admin)["AclBindingFilter"]
 
 QUOTAS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
 
@@ -144,14 +144,14 @@ def written(value: Any) -> str:
 
 def add_acl(cluster: KafkaCluster, acl: ShownAcl) -> None:
     """Raises RequestRefused, BrokerUnreachable; ValueError for words that mean nothing."""
-    binding = _Binding(*_parts(acl))
+    binding = AclBinding(*_parts(acl))
     futures = cluster.admin.create_acls([binding], request_timeout=REQUEST_TIMEOUT_S)
     settled({" ".join(acl): futures[binding]}, "add the ACL:")
 
 
 def remove_acl(cluster: KafkaCluster, acl: ShownAcl) -> None:
     """Raises RequestRefused if there is none; as `add_acl`."""
-    wanted = _Filter(*_parts(acl))
+    wanted = AclBindingFilter(*_parts(acl))
     futures = cluster.admin.delete_acls([wanted], request_timeout=REQUEST_TIMEOUT_S)
     if not settled({" ".join(acl): futures[wanted]}, "remove the ACL:")[" ".join(acl)]:
         raise RequestRefused("there is no such ACL", hint="it may have been removed meanwhile")
@@ -160,13 +160,15 @@ def remove_acl(cluster: KafkaCluster, acl: ShownAcl) -> None:
 def _parts(acl: ShownAcl) -> tuple[Any, ...]:
     """In the order of AclBinding and AclBindingFilter."""
     return (
-        _Type.BROKER if acl.resource == "cluster" else _named(_Type, acl.resource),
+        AclResourceType.BROKER
+        if acl.resource == "cluster"
+        else _named(AclResourceType, acl.resource),
         acl.name,
-        _named(_Pattern, acl.pattern),
+        _named(AclPatternType, acl.pattern),
         acl.principal,
         acl.host,
-        _named(_Operation, acl.operation),
-        _named(_Permission, acl.permission),
+        _named(AclOperation, acl.operation),
+        _named(AclPermission, acl.permission),
     )
 
 

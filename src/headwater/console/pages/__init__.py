@@ -5,32 +5,32 @@ from typing import Final
 from starlette.routing import BaseRoute
 
 from headwater.console.pages import (
-    access,
     alerts,
     captures,
-    cluster,
     events,
     flow,
     groups,
     jobs,
     pipelines,
-    processes,
     queues,
-    records,
-    search,
     stored_searches,
     stores,
+    webhooks,
+)
+from headwater.console.pages.cluster import access, brokers, processes
+from headwater.console.pages.topics import (
+    overview,
+    records,
+    search,
     tail,
     topic_changes,
     topic_settings,
-    topics,
-    webhooks,
 )
 
 # In the order of the navigation; "/" opens the first.
 _MAIN_PAGES: Final = (
     flow,
-    topics,
+    overview,
     groups,
     queues,
     captures,
@@ -41,7 +41,7 @@ _MAIN_PAGES: Final = (
     webhooks,
     alerts,
     jobs,
-    cluster,
+    brokers,
 )
 _SUBPAGES: Final = (
     records,

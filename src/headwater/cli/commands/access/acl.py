@@ -4,29 +4,29 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import admin as kafka_admin
-
 from headwater.broker.security.acls import CLUSTER_NAME
 from headwater.cli.arguments import cluster_of
 from headwater.cli.commands.log.topic import confirmed
 from headwater.cli.parser import Command, Parser, client_options
 from headwater.errors import RequestRefused, UsageError
-from headwater.inspect.access import ShownAcl, acls_of, written
+from headwater.inspect.access import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+    ShownAcl,
+    acls_of,
+    written,
+)
 from headwater.inspect.kafka_cluster import REQUEST_TIMEOUT_S, settled
 from headwater.protocol.messages.describe_acls import DescribeAclsRequest
 from headwater.terminal.output import note, plural, print_json, say, table
 
-# confluent_kafka's annotations leave these out.
-_Type: Final[Any] = vars(kafka_admin)["ResourceType"]
-_Pattern: Final[Any] = vars(kafka_admin)["ResourcePatternType"]
-_Operation: Final[Any] = vars(kafka_admin)["AclOperation"]
-_Permission: Final[Any] = vars(kafka_admin)["AclPermissionType"]
-_Binding: Final[Any] = vars(kafka_admin)["AclBinding"]
-_Filter: Final[Any] = vars(kafka_admin)["AclBindingFilter"]
-
 _OPERATIONS: Final = {
     operation.name.lower().replace("_", "-"): operation
-    for operation in list(_Operation)[_Operation.ALL.value :]
+    for operation in list(AclOperation)[AclOperation.ALL.value :]
 }
 
 
@@ -107,11 +107,11 @@ def _configure_list(parser: Parser) -> None:
 
 def _resources(args: argparse.Namespace) -> list[Resource]:
     named = [
-        *(Resource(_Type.TOPIC, name) for name in args.topic),
-        *(Resource(_Type.GROUP, name) for name in args.group),
-        *(Resource(_Type.TRANSACTIONAL_ID, name) for name in args.transactional_id),
+        *(Resource(AclResourceType.TOPIC, name) for name in args.topic),
+        *(Resource(AclResourceType.GROUP, name) for name in args.group),
+        *(Resource(AclResourceType.TRANSACTIONAL_ID, name) for name in args.transactional_id),
     ]
-    return [*named, Resource(_Type.BROKER, CLUSTER_NAME)] if args.cluster else named
+    return [*named, Resource(AclResourceType.BROKER, CLUSTER_NAME)] if args.cluster else named
 
 
 def _meant(args: argparse.Namespace) -> list[Any]:
@@ -121,26 +121,26 @@ def _meant(args: argparse.Namespace) -> list[Any]:
         raise UsageError("name a resource: --topic, --group, --transactional-id or --cluster")
     wanted = [
         *(
-            (resource, operation, _Permission.ALLOW)
+            (resource, operation, AclPermission.ALLOW)
             for resource in resources
             for operation in args.allow or ()
         ),
         *(
-            (resource, operation, _Permission.DENY)
+            (resource, operation, AclPermission.DENY)
             for resource in resources
             for operation in args.deny or ()
         ),
-        *((*right, _Permission.ALLOW) for right in _of_roles(args)),
+        *((*right, AclPermission.ALLOW) for right in _of_roles(args)),
     ]
     if not wanted:
         raise UsageError("name the rights: --allow, --deny, --producer or --consumer")
     return [
-        _Binding(
+        AclBinding(
             resource.kind,
             resource.name,
-            _Pattern.PREFIXED
-            if args.prefix and resource.kind is not _Type.BROKER and resource.name != "*"
-            else _Pattern.LITERAL,
+            AclPatternType.PREFIXED
+            if args.prefix and resource.kind is not AclResourceType.BROKER and resource.name != "*"
+            else AclPatternType.LITERAL,
             _principal(args.user),
             args.host,
             operation,
@@ -152,19 +152,19 @@ def _meant(args: argparse.Namespace) -> list[Any]:
 
 def _of_roles(args: argparse.Namespace) -> Iterable[tuple[Resource, Any]]:
     """What a producer and a consumer ask the broker for. READ and WRITE allow DESCRIBE, too."""
-    topics = [Resource(_Type.TOPIC, name) for name in args.topic]
+    topics = [Resource(AclResourceType.TOPIC, name) for name in args.topic]
     if (args.producer or args.consumer) and not topics:
         raise UsageError("--producer and --consumer are about topics: --topic NAME")
     if args.consumer and not args.group:
         raise UsageError("--consumer needs the group as well: --group NAME, or * for every one")
     if args.producer:
-        yield from ((topic, _Operation.WRITE) for topic in topics)
+        yield from ((topic, AclOperation.WRITE) for topic in topics)
         for name in args.transactional_id:
-            yield Resource(_Type.TRANSACTIONAL_ID, name), _Operation.WRITE
+            yield Resource(AclResourceType.TRANSACTIONAL_ID, name), AclOperation.WRITE
     if args.consumer:
-        yield from ((topic, _Operation.READ) for topic in topics)
+        yield from ((topic, AclOperation.READ) for topic in topics)
         for name in args.group:
-            yield Resource(_Type.GROUP, name), _Operation.READ
+            yield Resource(AclResourceType.GROUP, name), AclOperation.READ
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -183,7 +183,7 @@ def _remove(args: argparse.Namespace) -> int:
         note("nothing was removed")
         return 1
     filters = [
-        _Filter(
+        AclBindingFilter(
             binding.restype, binding.name, binding.resource_pattern_type, binding.principal,
             binding.host, binding.operation, binding.permission_type,
         )
@@ -203,17 +203,17 @@ def _list(args: argparse.Namespace) -> int:
     cluster = cluster_of(args)
     user = None if args.user is None else _principal(args.user)
     found: dict[ShownAcl, None] = {}
-    for kind, name in _resources(args) or [Resource(_Type.ANY, None)]:
+    for kind, name in _resources(args) or [Resource(AclResourceType.ANY, None)]:
         # MATCH: all that have a say on a resource of that name, also those of prefixes and of *.
-        pattern = _Pattern.ANY if name is None else _Pattern.MATCH
+        pattern = AclPatternType.ANY if name is None else AclPatternType.MATCH
         request = DescribeAclsRequest(
             resource_type_filter=kind.value,
             resource_name_filter=name,
             pattern_type_filter=pattern.value,
             principal_filter=user,
             host_filter=None,
-            operation=_Operation.ANY.value,
-            permission_type=_Permission.ANY.value,
+            operation=AclOperation.ANY.value,
+            permission_type=AclPermission.ANY.value,
         )
         found.update(dict.fromkeys(acls_of(cluster, request)))
     if not found and not args.json:
@@ -236,7 +236,7 @@ def _shown(acl: Any) -> ShownAcl:
         acl.principal,
         written(acl.permission_type),
         written(acl.operation),
-        "cluster" if acl.restype is _Type.BROKER else written(acl.restype),
+        "cluster" if acl.restype is AclResourceType.BROKER else written(acl.restype),
         written(acl.resource_pattern_type),
         acl.name,
         acl.host,

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.console.pages.topics import command_for, existing
+from headwater.console.pages.topics.overview import command_for, existing
 from headwater.console.project.overview import Overview, overview_of
 from headwater.console.topics.configs import read_configs
 from headwater.console.topics.topic_list import Topic

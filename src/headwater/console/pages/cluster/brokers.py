@@ -15,7 +15,7 @@ from headwater.console.history.samples import (
     DISK_FREE,
     SHOWN_APIS,
 )
-from headwater.console.pages.processes import plots_of_processes
+from headwater.console.pages.cluster.processes import plots_of_processes
 from headwater.console.project.operators import is_operator
 from headwater.console.project.overview import overview_of
 from headwater.console.project.processes import data_dir_of, read_processes

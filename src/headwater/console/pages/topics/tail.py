@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.console.pages.records import chosen_partitions, rows_of
-from headwater.console.pages.topics import command_for, existing
+from headwater.console.pages.topics.overview import command_for, existing
+from headwater.console.pages.topics.records import chosen_partitions, rows_of
 from headwater.console.topics.records import parse_positions, positions_text
 from headwater.console.topics.tail import News, Tail
 from headwater.console.web.access import Access

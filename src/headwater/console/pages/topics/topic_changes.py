@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from headwater.client import login as client_login
 from headwater.client.topics import NewTopic, delete_topic, ensure_topics
-from headwater.console.pages.topics import command_for, existing
+from headwater.console.pages.topics.overview import command_for, existing
 from headwater.console.web.access import Access
 from headwater.console.web.paging import whole
 from headwater.console.web.rendering import Question, ask, both, confirmed, seen, shown

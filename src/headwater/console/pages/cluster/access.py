@@ -214,11 +214,11 @@ async def _set_quota(request: Request) -> Response:
         raise UsageError(f"there is no quota {quota}")
     value = None if form.get("remove") else _number(text)
     if not confirmed(request):
-        is_kept = f"{quota} = {value:,g}" if value is not None else f"without {quota}"
+        outcome = f"{quota} = {value:,g}" if value is not None else f"without {quota}"
         question = Question(
             "Change this quota?",
             "Change it",
-            f"{_shown_entity(entity)}: {is_kept}. It takes effect at once.",
+            f"{_shown_entity(entity)}: {outcome}. It takes effect at once.",
             back=QUOTA_PAGE,
         )
         return ask(request, question)

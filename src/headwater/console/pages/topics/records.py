@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headwater.client.reading.fetching import Fetcher
-from headwater.console.pages.topics import command_for, existing
+from headwater.console.pages.topics.overview import command_for, existing
 from headwater.console.topics import records
 from headwater.console.topics.records import Record, Screen
 from headwater.console.topics.topic_list import Topic

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headwater.console.pages.records import record_json, rows_of, time_ms_of
-from headwater.console.pages.topics import existing
+from headwater.console.pages.topics.overview import existing
+from headwater.console.pages.topics.records import record_json, rows_of, time_ms_of
 from headwater.console.topics.search import MOST_FOUND, Search, Wanted
 from headwater.console.web.access import Access
 from headwater.console.web.not_found import NoSuchThing

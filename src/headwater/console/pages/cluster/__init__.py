@@ -1,0 +1,1 @@
+"""/cluster: brokers, processes, logs, transactions, users, ACLs and quotas."""
